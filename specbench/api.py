@@ -1,0 +1,32 @@
+"""All that a drafter's author may import."""
+
+from specbench.core.drafter import (
+    Autoregressive,
+    Commit,
+    Drafter,
+    DraftSession,
+    NoOptions,
+    Request,
+    TargetView,
+)
+from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
+from specbench.core.target import Target
+from specbench.errors import UserError
+
+__all__ = [
+    "Autoregressive",
+    "Commit",
+    "DraftSession",
+    "Drafter",
+    "NoOptions",
+    "Proposal",
+    "Request",
+    "Sampling",
+    "Target",
+    "TargetView",
+    "UserError",
+    "draw",
+    "probabilities",
+    "seeded_generator",
+]

@@ -1,0 +1,1 @@
+"""The decoding core: torch only; no clock, no files, no tables."""

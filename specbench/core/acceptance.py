@@ -1,0 +1,172 @@
+"""Acceptance rules: pure functions from (proposal, target logits, noise) to what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling, draw, probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one round keeps, on the host.
+
+    Attributes:
+        path: indices into the proposal, from the anchor's child downwards.
+        tokens: the accepted tokens along ``path``, then the bonus.
+    """
+
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+Rule = Callable[[Proposal, Tensor, Sampling, Tensor, torch.Generator], Kept]
+"""(proposal, logits [n+1, V], sampling, uniforms [>= depth+1], generator) -> Kept."""
+
+
+def walk(
+    proposal: Proposal,
+    logits: Tensor,
+    sampling: Sampling,
+    uniforms: Tensor,
+    generator: torch.Generator | None = None,
+) -> Kept:
+    """Step from the anchor to the child that carries the target's own next token, until none does.
+
+    For one-hot proposals. The target's token at a node of depth d is the argmax, or drawn with
+    ``uniforms[d]``, so every emitted token uses the uniform of its own place in the output and
+    the text equals plain sampling with the same uniforms (lossless at any temperature).
+
+    Equal prefixes on different branches are followed together: the deepest node all of whose
+    ancestors match is the end of the path, which is the walk over the merged trie.
+
+    Raises:
+        ValueError: the proposal is malformed or the logits are not finite.
+    """
+    if sampling.greedy:
+        wanted = logits.argmax(-1)
+    else:
+        wanted = draw(probabilities(logits, sampling), uniforms[proposal.depths])
+    if proposal.is_chain:
+        matches = (proposal.tokens == wanted[:-1]).long().cumprod(0).sum()
+        return _fetch_chain(proposal, matches, wanted[matches], logits)
+    missed = proposal.tokens != wanted[proposal.parents + 1]
+    alive = ~(proposal.ancestors[1:, 1:] & missed).any(-1)
+    depth_if_alive = proposal.depths[1:] * alive
+    row = (depth_if_alive.argmax() + 1) * alive.any()
+    return _fetch_tree(proposal, row, wanted[row], logits)
+
+
+def reject(
+    proposal: Proposal,
+    logits: Tensor,
+    sampling: Sampling,
+    uniforms: Tensor,
+    generator: torch.Generator,
+) -> Kept:
+    """Speculative sampling with residuals (arXiv 2211.17192, algorithm 1; siblings 2310.15141).
+
+    A token x drawn from q is kept when u < p(x) / q(x), strictly; otherwise p becomes the
+    normalised positive part of p - q (p itself where nothing is left) and the next sibling is
+    tried against it. One-hot tokens have q(x) = 1. Exact for chains and for siblings each of
+    which was drawn from its own ``probs`` row, given the siblings before it.
+    """
+    target = probabilities(logits, sampling)
+    if proposal.is_chain and proposal.probs is not None:
+        return _reject_chain(proposal, proposal.probs, target, logits, generator)
+    return _reject_tree(proposal, target, logits, generator)
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """Normalised positive part of p - q over the last axis; p where nothing is left."""
+    rest = (p - q).clamp_(min=0)
+    mass = rest.sum(-1, keepdim=True)
+    return torch.where(mass > 0, rest / mass.clamp(min=torch.finfo(mass.dtype).tiny), p)
+
+
+def _uniform(count: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.rand(count, generator=generator, device=generator.device).to(like.device)
+
+
+def _reject_chain(
+    proposal: Proposal, q: Tensor, p: Tensor, logits: Tensor, generator: torch.Generator
+) -> Kept:
+    count = len(proposal)
+    u = _uniform(count + 1, p, generator)
+    picked = proposal.tokens[:, None]
+    kept = u[:count] * q.gather(1, picked)[:, 0] < p[:count].gather(1, picked)[:, 0]
+    accepted = kept.long().cumprod(0).sum()
+    # Past the last token there is nothing to subtract: the bonus comes from p itself.
+    q_at = torch.cat([q, torch.zeros_like(q[:1])])[accepted]
+    bonus = draw(residual(p[accepted], q_at), u[count])
+    return _fetch_chain(proposal, accepted, bonus, logits)
+
+
+def _reject_tree(
+    proposal: Proposal, target: Tensor, logits: Tensor, generator: torch.Generator
+) -> Kept:
+    """Node by node: whether a sibling is tried depends on the verdict before it."""
+    _check(proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite())
+    tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
+    path: list[int] = []
+    node = -1
+    while True:
+        p = target[node + 1]
+        for child in (i for i, parent in enumerate(parents) if parent == node):
+            q = _draft_row(proposal, child, p)
+            u = _uniform(1, p, generator)[0]
+            if bool(u * q[tokens[child]] < p[tokens[child]]):
+                node = child
+                path.append(child)
+                break
+            p = residual(p, q)
+        else:
+            bonus = int(draw(p, _uniform(1, p, generator)[0]))
+            return Kept(tuple(path), (*(tokens[i] for i in path), bonus))
+
+
+def _draft_row(proposal: Proposal, node: int, like: Tensor) -> Tensor:
+    if proposal.probs is not None:
+        return proposal.probs[node]
+    return torch.zeros_like(like).scatter_(0, proposal.tokens[node : node + 1], 1.0)
+
+
+def _fetch_chain(proposal: Proposal, accepted: Tensor, bonus: Tensor, logits: Tensor) -> Kept:
+    """The round's one host synchronisation."""
+    sound = torch.stack([proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite()])
+    packed = torch.cat([sound.long(), accepted[None], bonus[None], proposal.tokens]).tolist()
+    _check(*packed[:2])
+    count, last, tokens = packed[2], packed[3], packed[4:]
+    return Kept(tuple(range(count)), (*tokens[:count], last))
+
+
+def _fetch_tree(proposal: Proposal, row: Tensor, bonus: Tensor, logits: Tensor) -> Kept:
+    """The round's one host synchronisation."""
+    sound = torch.stack([proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite()])
+    packed = torch.cat(
+        [sound.long(), row[None], bonus[None], proposal.tokens, proposal.parents]
+    ).tolist()
+    _check(*packed[:2])
+    tokens, parents = packed[4 : 4 + len(proposal)], packed[4 + len(proposal) :]
+    path: list[int] = []
+    node = packed[2] - 1
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    path.reverse()
+    return Kept(tuple(path), (*(tokens[i] for i in path), packed[3]))
+
+
+def _check(wellformed: object, finite: object) -> None:
+    if not wellformed:
+        raise ValueError(
+            "malformed proposal: a parent must precede its children and every token id must lie "
+            "in the target's vocabulary"
+        )
+    if not finite:
+        raise ValueError("the target's logits are not finite")

@@ -1,0 +1,144 @@
+"""The contract between a drafter and the loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The truth, as a draft session learns it: what was committed since it was last told.
+
+    The prompt is the first commit. Over all commits there is one token more than there are
+    feature rows: the newest token, the anchor, has not been through the target yet.
+
+    Attributes:
+        tokens: the newly committed token ids; the last one is the anchor.
+        features: ``[rows, taps, hidden]`` target hidden states, in the order of the drafter's
+            taps, at the positions of the previous anchor and of all new tokens but the last
+            (for the prompt: at every prompt position). None when nothing is tapped.
+        accepted: how many proposal tokens of the round are among ``tokens``.
+    """
+
+    tokens: tuple[int, ...]
+    features: Tensor | None
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
+class TargetView:
+    """Read-only facts about the target that a drafter may use.
+
+    Attributes:
+        name: hub id or folder.
+        embedding: the input embedding module, ``[vocabulary, hidden]`` weights.
+        head: the output head, hidden states to logits.
+        config: the target's own (text) configuration.
+        tokenizer: its tokenizer, or None.
+    """
+
+    name: str
+    embedding: nn.Module
+    head: nn.Module
+    config: Any
+    tokenizer: Any
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    device: torch.device
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to draft for.
+
+    Attributes:
+        sampling: the target's sampling; a drafter that samples applies the same filter.
+        seed: seeds the session's own generator; the verifier's noise is another stream.
+        capacity: the most positions the sequence can take, prompt and proposals included.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    capacity: int = 0
+
+
+class DraftSession(ABC):
+    """Drafting for one sequence; owns whatever cache it needs."""
+
+    @abstractmethod
+    def commit(self, commit: Commit) -> None:
+        """Learn what was committed. The first call brings the prompt and its first token."""
+
+    @abstractmethod
+    def propose(self, budget: int) -> Proposal:
+        """Propose a tree below the anchor, at most ``budget`` (>= 1) levels deep."""
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A drafter without settings."""
+
+
+class Drafter(ABC):
+    """Long-lived; holds weights.
+
+    Attributes:
+        name: as on the command line.
+        Options: frozen dataclass of its settings.
+        taps: target boundaries whose hidden states it wants (0 is the embedding output, i the
+            residual stream after i decoder layers); known after `bind`.
+        width: the most tokens one proposal holds; known after `bind`.
+    """
+
+    name: ClassVar[str]
+    Options: ClassVar[type] = NoOptions
+    taps: tuple[int, ...] = ()
+    width: int = 0
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    @abstractmethod
+    def bind(self, target: TargetView) -> None:
+        """Load weights for this target and check that they fit it.
+
+        Raises:
+            UserError: the checkpoint or its tokenizer does not fit the target.
+        """
+
+    @abstractmethod
+    def open(self, request: Request) -> DraftSession:
+        """Start a sequence."""
+
+
+class Autoregressive(Drafter):
+    """No drafter: the empty proposal every round, through the same loop, cache and counting."""
+
+    name = "autoregressive"
+
+    def bind(self, target: TargetView) -> None:
+        self._empty = Proposal.chain(torch.empty(0, dtype=torch.long, device=target.device))
+
+    def open(self, request: Request) -> DraftSession:
+        return _Silent(self._empty)
+
+
+class _Silent(DraftSession):
+    def __init__(self, empty: Proposal) -> None:
+        self._empty = empty
+
+    def commit(self, commit: Commit) -> None:
+        pass
+
+    def propose(self, budget: int) -> Proposal:
+        return self._empty

@@ -1,0 +1,112 @@
+"""The verifier: owns the target's cache and says what is kept of a proposal."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specbench.core.acceptance import Rule, reject, walk
+from specbench.core.drafter import Commit
+from specbench.core.kv import KVCache
+from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
+from specbench.core.target import Target
+
+RULES: dict[str, Rule] = {"walk": walk, "reject": reject}
+
+
+class Verifier:
+    """One sequence's target side.
+
+    Between calls the cache holds every committed token but the anchor. Output token t is drawn
+    with the t-th uniform of the seed, whatever the drafter, under the `walk` rule; `reject`
+    draws from a generator of its own.
+
+    Args:
+        target: the model.
+        sampling: how its tokens are drawn.
+        seed: of this sample.
+        prompt_length, budget: tokens of the prompt, and the most to be emitted.
+        width: the most tokens one proposal holds.
+        taps: boundaries whose hidden states the commits carry.
+        rule: a name in `RULES`; None takes `walk` for one-hot proposals and for greedy
+            sampling, `reject` for tokens that come with their distribution.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sampling: Sampling,
+        seed: int,
+        prompt_length: int,
+        budget: int,
+        width: int,
+        taps: tuple[int, ...] = (),
+        rule: str | None = None,
+    ) -> None:
+        self.target = target
+        self.sampling = sampling
+        self.taps = taps
+        self.rule = rule
+        self.capacity = prompt_length + budget + width + 1
+        self.cache = KVCache(target.num_layers, self.capacity)
+        # The last rounds may look past the budget: one uniform more for every level drafted.
+        noise = seeded_generator(seed, "verify", torch.device("cpu"))
+        self._uniforms = torch.rand(budget + width + 1, generator=noise).to(target.device)
+        self._generator = seeded_generator(seed, "reject", target.device)
+        self._committed = 0
+        self._emitted = 0
+        self._anchor = torch.empty(0, dtype=torch.long, device=target.device)
+
+    @torch.inference_mode()
+    def prefill(self, prompt: list[int]) -> Commit:
+        """Run the prompt, draw the first output token from its last row, commit both."""
+        ids = torch.tensor(prompt, device=self.target.device)
+        logits, features = self.target.forward(ids, self.cache, self.taps, last_only=True)
+        if self.sampling.greedy:
+            first = logits[-1].argmax()
+        else:
+            first = draw(probabilities(logits[-1], self.sampling), self._uniforms[0])
+        token = int(first)
+        self._committed = len(prompt) + 1
+        return self._commit((*prompt, token), features, accepted=0, emitted=1)
+
+    @torch.inference_mode()
+    def verify(self, proposal: Proposal) -> Commit:
+        """One target forward over anchor + proposal; keep what the rule keeps.
+
+        Raises:
+            ValueError: a malformed proposal, or logits that are not finite.
+        """
+        start = self.cache.length
+        assert start == self._committed - 1, "the cache must hold all committed tokens but one"
+        vocabulary = self.target.vocab_size
+        ids = torch.cat([self._anchor, proposal.tokens.clamp(0, vocabulary - 1)])
+        logits, features = self.target.forward(ids, self.cache, self.taps, tree=proposal)
+        uniforms = self._uniforms[self._emitted :]
+        kept = self._rule(proposal)(proposal, logits, self.sampling, uniforms, self._generator)
+        rows = [0, *(node + 1 for node in kept.path)]
+        self.cache.compact(start, rows)
+        self._committed += len(kept.tokens)
+        return self._commit(kept.tokens, _select(features, rows), len(kept.path), len(kept.tokens))
+
+    def _rule(self, proposal: Proposal) -> Rule:
+        if self.rule is not None:
+            return RULES[self.rule]
+        sampled = proposal.probs is not None and not self.sampling.greedy
+        return reject if sampled else walk
+
+    def _commit(
+        self, tokens: tuple[int, ...], features: Tensor | None, accepted: int, emitted: int
+    ) -> Commit:
+        self._emitted += emitted
+        self._anchor = torch.tensor(tokens[-1:], device=self.target.device)
+        return Commit(tokens, features, accepted)
+
+
+def _select(features: Tensor | None, rows: list[int]) -> Tensor | None:
+    if features is None:
+        return None
+    if rows == list(range(len(rows))):
+        return features[: len(rows)]
+    return features[torch.tensor(rows, device=features.device)]

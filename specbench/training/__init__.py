@@ -1,0 +1,1 @@
+"""Training of the embedded models and of drafts: data, one loop, recipes."""

@@ -1,0 +1,143 @@
+"""Rows of public data files as chats: one small adapter per set of field names."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Row = dict[str, Any]
+Chat = list[dict[str, str]]
+
+BOXED_INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+FUNCTION_INSTRUCTION = (
+    "Complete the following Python function so that it passes its tests. "
+    "Answer with the whole function in one Python code block."
+)
+PLAIN_ROLE = "text"
+"""Role of the only message of a document that is no chat."""
+
+OASST_PATHS = 3
+"""Root-to-leaf paths taken from one message tree: the best-ranked replies to its prompt."""
+
+
+def chats_of(row: Row) -> list[Chat] | None:
+    """The chats in a row, or None when no adapter knows its fields."""
+    for fields, adapter in ADAPTERS:
+        if fields <= row.keys():
+            return [chat for chat in adapter(row) if all(m["content"].strip() for m in chat)]
+    return None
+
+
+def _pair(user: str, assistant: str) -> Chat:
+    return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+
+
+def _fence(code: str) -> str:
+    body = code.strip("\n")
+    return f"```python\n{body}\n```"
+
+
+def _messages(row: Row) -> Iterator[Chat]:
+    yield [{"role": m["role"], "content": m["content"]} for m in row["messages"]]
+
+
+def _turns(row: Row) -> Iterator[Chat]:
+    yield [{"role": m["role"], "content": m["content"]} for m in row["turns"]]
+
+
+def _question(row: Row) -> Iterator[Chat]:
+    """GSM8K: without the calculator's annotations, the final answer boxed."""
+    steps, _, final = re.sub(r"<<.*?>>", "", row["answer"]).rpartition("####")
+    answer = f"{steps.strip()}\nThe answer is \\boxed{{{final.strip()}}}." if steps else final
+    yield _pair(f"{row['question'].strip()}\n{BOXED_INSTRUCTION}", answer)
+
+
+def _problem(row: Row) -> Iterator[Chat]:
+    yield _pair(f"{row['problem'].strip()}\n{BOXED_INSTRUCTION}", row["solution"].strip())
+
+
+def _task_code(row: Row) -> Iterator[Chat]:
+    """MBPP: its code has CRLF line ends and tabs."""
+    lines = row["code"].replace("\r\n", "\n").replace("\t", "    ").split("\n")
+    yield _pair(row["text"].strip(), _fence("\n".join(line.rstrip() for line in lines)))
+
+
+def _function(row: Row) -> Iterator[Chat]:
+    """A signature with docstring and its body, in the form of the HumanEval prompts."""
+    prompt = row["prompt"].strip("\n")
+    whole = prompt + "\n" + row["completion"].strip("\n")
+    yield _pair(f"{FUNCTION_INSTRUCTION}\n\n{_fence(prompt)}", _fence(whole))
+
+
+def _instruct(instruction: str, context: str | None, answer: str) -> Chat:
+    user = instruction.strip()
+    if context and context.strip():
+        user = f"{user}\n\n{context.strip()}"
+    return _pair(user, answer.strip())
+
+
+def _instances(row: Row) -> Iterator[Chat]:
+    for instance in row["instances"]:
+        yield _instruct(row["instruction"], instance.get("input"), instance["output"])
+
+
+def _response(row: Row) -> Iterator[Chat]:
+    yield _instruct(row["instruction"], row.get("input"), row["response"])
+
+
+def _output(row: Row) -> Iterator[Chat]:
+    yield _instruct(row["instruction"], row.get("input"), row["output"])
+
+
+def _conversations(row: Row) -> Iterator[Chat]:
+    roles = {"human": "user", "gpt": "assistant", "system": "system"}
+    yield [
+        {"role": roles.get(turn["from"], turn["from"]), "content": turn["value"]}
+        for turn in row["conversations"]
+    ]
+
+
+def _tree(row: Row) -> Iterator[Chat]:
+    """Open Assistant: best-ranked replies all the way down, ending with an assistant."""
+    root = row["prompt"]
+    for reply in _ranked(root)[:OASST_PATHS]:
+        path, node = [root, reply], reply
+        while children := _ranked(node):
+            node = children[0]
+            path.append(node)
+        if path[-1]["role"] == "prompter":
+            path.pop()
+        yield [
+            {"role": "user" if m["role"] == "prompter" else "assistant", "content": m["text"]}
+            for m in path
+        ]
+
+
+def _ranked(node: Row) -> list[Row]:
+    """Replies of a message, best first; unranked ones last."""
+    return sorted(
+        node.get("replies") or [], key=lambda m: (m.get("rank") is None, m.get("rank") or 0)
+    )
+
+
+def _text(row: Row) -> Iterator[Chat]:
+    yield [{"role": PLAIN_ROLE, "content": row["text"]}]
+
+
+ADAPTERS: tuple[tuple[frozenset[str], Callable[[Row], Iterator[Chat]]], ...] = tuple(
+    (frozenset(names.split()), adapter)
+    for names, adapter in (
+        ("messages", _messages),
+        ("question answer", _question),
+        ("problem solution", _problem),
+        ("text code", _task_code),
+        ("prompt completion", _function),
+        ("message_tree_id prompt", _tree),
+        ("instruction instances", _instances),
+        ("instruction response", _response),
+        ("instruction output", _output),
+        ("conversations", _conversations),
+        ("turns", _turns),
+        ("text", _text),
+    )
+)
+"""Field names that must all be there, and what reads such a row; the first fit wins."""

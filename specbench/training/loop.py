@@ -1,0 +1,222 @@
+"""The one training loop: any module, any loss over batches of token ids."""
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.errors import UserError
+from specbench.measure import now
+from specbench.training.batches import Batches
+from specbench.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from specbench.training.progress import Progress
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From token ids [b, n] and response mask [b, n] to a scalar."""
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Everything that shapes a run besides model, data and loss."""
+
+    steps: int
+    batch: int = 16
+    length: int = 256
+    lr: float = 2e-3
+    final_lr: float = 0.05
+    """Part of `lr` that the cosine ends at."""
+    warmup: float = 0.02
+    """Part of the steps with a rising rate."""
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    accumulate: int = 1
+    """Batches in one step."""
+    seed: int = 0
+    precision: str = "fp32"
+    compile: bool = False
+    log_every: int = 20
+    validate_every: int = 500
+    checkpoint_every: int = 500
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step counted from 0: linear warm-up, then a cosine."""
+        warm = max(1, round(self.warmup * self.steps))
+        if step < warm:
+            return self.lr * (step + 1) / warm
+        done = (step - warm) / max(1, self.steps - warm)
+        return self.lr * (self.final_lr + (1 - self.final_lr) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended; `loss` is the mean of the last `log_every` steps, in nats."""
+
+    loss: float
+    tokens: int
+    validation: dict[str, float]
+
+
+def train(
+    module: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    settings: TrainSettings,
+    folder: Path,
+    *,
+    validate: Callable[[], dict[str, float]],
+    resume: bool = False,
+) -> TrainResult:
+    """Trains the parameters of `module` that require a gradient.
+
+    `folder` gets the log and the checkpoints. The generator of a step is seeded by
+    the step's number, so a resumed run draws what an uninterrupted one would.
+    """
+    trainer = _Trainer(module, loss, batches, settings, folder)
+    if resume:
+        trainer.restore()
+    elif latest_checkpoint(folder) is not None:
+        raise UserError(f"{folder} holds an unfinished run.", "Add --resume or choose another --out.")
+    with Progress(settings.steps, trainer.step) as progress:
+        while trainer.step < settings.steps:
+            trainer.advance()
+            if trainer.due(settings.log_every):
+                progress.show(trainer.report())
+            if trainer.due(settings.validate_every):
+                progress.note(trainer.validated(validate))
+            if trainer.due(settings.checkpoint_every):
+                trainer.save()
+    return TrainResult(trainer.last_loss, trainer.tokens, trainer.validation)
+
+
+class _Trainer:
+    """State of a run: optimizer, place, running loss."""
+
+    def __init__(
+        self, module: nn.Module, loss: Loss, batches: Batches, settings: TrainSettings, folder: Path
+    ) -> None:
+        self.settings, self.folder = settings, folder
+        self.module, self.batches = module, batches
+        self.loss = torch.compile(loss) if settings.compile else loss
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = make_optimizer(self.parameters, settings)
+        self.step = self.tokens = 0
+        self.last_loss = math.nan
+        self.validation: dict[str, float] = {}
+        self._running: list[Tensor] = []
+        self._clock, self._clock_tokens = now(), 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def advance(self) -> None:
+        """One optimizer step over `accumulate` batches."""
+        settings = self.settings
+        torch.manual_seed(settings.seed * 1_000_003 + self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.rate(self.step)
+        for _ in range(settings.accumulate):
+            batch = self.batches.next().to(self.device)
+            with autocast(self.device, settings.precision):
+                loss = self.loss(batch.tokens, batch.response)
+            (loss / settings.accumulate).backward()
+            self._running.append(loss.detach())
+            self.tokens += batch.tokens.numel()
+        torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+
+    def due(self, every: int) -> bool:
+        """Whether something that happens every so many steps happens now; always at the end."""
+        return self.step % every == 0 or self.step == self.settings.steps
+
+    def report(self) -> dict[str, float]:
+        """Mean loss and speed since the last report; written to the log."""
+        if self._running:
+            self.last_loss = torch.stack(self._running).mean().item()
+            self._running.clear()
+        if not math.isfinite(self.last_loss):
+            raise UserError(f"The loss is {self.last_loss} at step {self.step}.", "Lower --lr.")
+        seconds = now() - self._clock
+        speed = (self.tokens - self._clock_tokens) / seconds
+        self._clock, self._clock_tokens = now(), self.tokens
+        line = {"step": self.step, "loss": self.last_loss, "lr": self.settings.rate(self.step - 1)}
+        return self._log({**line, "tokens": self.tokens, "tokens_per_second": speed})
+
+    def validated(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """The validation figures of the present weights; its time is not the training's."""
+        start = now()
+        training = self.module.training
+        self.module.eval()
+        with torch.no_grad(), autocast(self.device, self.settings.precision):
+            self.validation = validate()
+        self.module.train(training)
+        self._clock += now() - start
+        return self._log({"step": self.step, **self.validation})
+
+    def save(self) -> None:
+        """Writes everything that `restore` needs."""
+        state = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "batches": self.batches.state(),
+            "settings": repr(self.settings),
+            "running": list(self._running),
+            "last_loss": self.last_loss,
+            "validation": self.validation,
+            "optimizer": self.optimizer.state_dict(),
+        }
+        save_checkpoint(self.folder, self.module, state, self.step)
+
+    def restore(self) -> None:
+        """Continues the newest checkpoint of the folder."""
+        found = latest_checkpoint(self.folder)
+        if found is None:
+            raise UserError(f"There is nothing to resume in {self.folder}.")
+        state = load_checkpoint(found, self.module)
+        if state["settings"] != repr(self.settings):
+            raise UserError(
+                f"The run in {self.folder} has other settings.", f"It had {state['settings']}."
+            )
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.batches.restore(state["batches"])
+        self.step, self.tokens = state["step"], state["tokens"]
+        self.last_loss, self.validation = state["last_loss"], state["validation"]
+        self._running = state["running"]
+        self._clock_tokens = self.tokens
+
+    def _log(self, line: dict[str, Any]) -> dict[str, Any]:
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+        return line
+
+
+def make_optimizer(parameters: list[nn.Parameter], settings: TrainSettings) -> torch.optim.AdamW:
+    """AdamW; only matrices decay."""
+    matrices = [p for p in parameters if p.ndim >= 2]
+    others = [p for p in parameters if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95), fused=True)
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Mixed precision for `bf16`, nothing for `fp32`."""
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    if precision == "fp32":
+        return nullcontext()
+    raise UserError(f"Unknown precision {precision!r}.", "Known: bf16, fp32.")
+
+
+def default_precision() -> str:
+    """bf16 where there is CUDA, else fp32."""
+    return "bf16" if torch.cuda.is_available() else "fp32"

@@ -1,0 +1,1 @@
+"""The embedded tiny models, as package data: one folder a model, each with its card."""
