@@ -108,6 +108,14 @@ class Drafter(ABC):
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 
+    @property
+    def samples(self) -> bool:
+        """Whether its proposals carry their distributions at temperature > 0.
+
+        They are then judged by the `reject` rule instead of `walk`. Known before `bind`.
+        """
+        return False
+
     @abstractmethod
     def bind(self, target: TargetView) -> None:
         """Load weights for this target and check that they fit it.
