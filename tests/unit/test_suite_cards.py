@@ -1,5 +1,6 @@
 """The shipped cards against the rows they describe."""
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -62,8 +63,6 @@ def test_sample_ids(name: str, first: str, last: str | None) -> None:
 
 
 def test_mt_bench_has_two_turns_and_its_ids_are_the_publisher_s() -> None:
-    import json
-
     suite = rows_of(CARDS["mt-bench"])
     lines = (DATA / "mt_bench_question.jsonl").read_text(encoding="utf-8").splitlines()
     published = [json.loads(line) for line in lines]
@@ -74,8 +73,6 @@ def test_mt_bench_has_two_turns_and_its_ids_are_the_publisher_s() -> None:
 
 def test_mt_bench_rows_from_the_hub_are_the_same_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub's copy says prompt for turns, has an id of its own, and fills in references."""
-    import json
-
     import datasets
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
