@@ -1,0 +1,250 @@
+"""DFlash (arXiv 2602.06036): a whole block of draft tokens from one forward a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafters.dflash.checkpoint import find_checkpoint, load_config, load_model
+from drafters.dflash.config import DFlashConfig
+from drafters.dflash.model import Rope, rope_table
+from specbench.api import (
+    Commit,
+    Drafter,
+    DraftSession,
+    Proposal,
+    Request,
+    TargetView,
+    UserError,
+    draw,
+    probabilities,
+    seeded_generator,
+)
+
+
+@dataclass(frozen=True)
+class DFlashOptions:
+    """Settings of `DFlash`.
+
+    Attributes:
+        model: folder or hub id of the draft.
+        revision: of the hub id.
+        block_size: rows of a block, the anchor included; None takes the trained size.
+        sample: at temperature > 0, draw from the draft's own distribution and hand it over for
+            exact rejection sampling. False always proposes the most likely tokens, one-hot (the
+            behaviour behind the paper's temperature-1 figures).
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    block_size: int | None = None
+    sample: bool = True
+
+
+class DFlash(Drafter):
+    """Block-parallel drafting from target features; z-lab checkpoints."""
+
+    name = "dflash"
+    Options = DFlashOptions
+
+    @property
+    def samples(self) -> bool:
+        return bool(self.options.sample)
+
+    def bind(self, target: TargetView) -> None:
+        """Load the draft in the target's dtype, on its device.
+
+        Raises:
+            UserError: no draft is named, or it does not fit the target.
+        """
+        if self.options.model is None:
+            raise UserError("dflash needs a draft: give its folder or hub id (--draft-model).")
+        folder = find_checkpoint(self.options.model, self.options.revision)
+        config = load_config(folder)
+        check_fit(config, target, self.options.model)
+        self.block_size = _block_size(config, self.options.block_size)
+        self.config = config
+        self.target = target
+        self.taps = config.taps
+        self.width = self.block_size - 1
+        self.model = load_model(folder, config, target.device, target.dtype)
+        self.model.stack()
+        self.blank = self._blank(target)
+        self._rope = rope_table(config, torch.empty(0, device=target.device), target.dtype)
+
+    def open(self, request: Request) -> DraftSession:
+        return DFlashSession(self, request)
+
+    def rope(self, capacity: int) -> Rope:
+        """Rotary tables of the positions below ``capacity`` (and more)."""
+        if len(self._rope[0]) < capacity:
+            positions = torch.arange(capacity, device=self.target.device)
+            self._rope = rope_table(self.config, positions, self.target.dtype)
+        return self._rope
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Rows of the target's raw embedding matrix, scaled as the draft wants them."""
+        rows = F.embedding(ids, self.target.embedding.weight)  # type: ignore[arg-type]
+        return rows * self.config.embedding_scale
+
+    @torch.inference_mode()
+    def _blank(self, target: TargetView) -> Tensor:
+        """``[B, H]`` block input without its anchor."""
+        mask = torch.full((self.block_size,), self.config.mask_token_id, device=target.device)
+        return self.embed(mask)
+
+
+class DFlashSession(DraftSession):
+    """One sequence; keys and values of its context live in one buffer for all layers.
+
+    The buffer holds ``length`` rows, one for every committed token before the anchor. A block's
+    rows are written behind them and overwritten by the next commit.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, drafter: DFlash, request: Request) -> None:
+        config = drafter.config
+        self._drafter = drafter
+        self._sampling = request.sampling
+        self._draws = drafter.samples and not request.sampling.greedy
+        self._generator = seeded_generator(request.seed, "draft", drafter.target.device)
+        shape = (config.layers, config.kv_heads, request.capacity, config.head_dim)
+        self._keys = drafter.blank.new_empty(shape)
+        self._values = drafter.blank.new_empty(shape)
+        self._cos, self._sin = drafter.rope(request.capacity)
+        self._length = 0
+        self._anchor = 0
+
+    @torch.inference_mode()
+    def commit(self, commit: Commit) -> None:
+        assert commit.features is not None, "a DFlash drafter taps the target"
+        rows = slice(self._length, self._length + len(commit.features))
+        keys, values = self._drafter.model.context(
+            commit.features.flatten(1), (self._cos[rows], self._sin[rows])
+        )
+        self._keys[:, :, rows] = keys
+        self._values[:, :, rows] = values
+        self._length = rows.stop
+        self._anchor = commit.tokens[-1]
+
+    @torch.inference_mode()
+    def propose(self, budget: int) -> Proposal:
+        logits = self.logits(min(self._drafter.block_size, budget + 1))
+        if not self._draws:
+            return Proposal.chain(logits.argmax(-1))
+        probs = probabilities(logits, self._sampling)
+        uniforms = torch.rand(len(probs), generator=self._generator, device=probs.device)
+        return Proposal.chain(draw(probs, uniforms), probs)
+
+    @torch.inference_mode()
+    def logits(self, rows: int) -> Tensor:
+        """``[rows - 1, vocabulary]`` logits of the slots behind the anchor, ``rows`` in all."""
+        drafter = self._drafter
+        anchor = torch.full((1,), self._anchor, device=drafter.target.device)
+        block = torch.cat([drafter.embed(anchor), drafter.blank[1:rows]])
+        at = slice(self._length, self._length + rows)
+        masks = self._masks(rows)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._keys[layer, :, at] = k.transpose(0, 1)
+            self._values[layer, :, at] = v.transpose(0, 1)
+            first, mask = masks[layer]
+            seen = slice(first, at.stop)
+            return attention(q, self._keys[layer, :, seen], self._values[layer, :, seen], mask)
+
+        hidden = drafter.model(block, (self._cos[at], self._sin[at]), attend)
+        return drafter.model.logits(hidden[1:], drafter.target.head)
+
+    def _masks(self, rows: int) -> list[tuple[int, Tensor | None]]:
+        """Each layer's first visible position and mask; layers of one kind share them."""
+        config = self._drafter.config
+        kinds = list(zip(config.windows, config.causal, strict=True))
+        device = self._drafter.target.device
+        made = {
+            (window, causal): _mask(window, causal, self._length, rows, device)
+            for window, causal in set(kinds)
+        }
+        return [made[kind] for kind in kinds]
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """q ``[B, h, d]`` over keys and values ``[g, n, d]`` to ``[B, h * d]``.
+
+    The query heads of a group are laid under one another, so that the history is never repeated.
+    """
+    rows, heads, width = q.shape
+    kv_heads = keys.shape[0]
+    packed = q.view(rows, kv_heads, -1, width).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, width)
+    if mask is not None:
+        mask = mask.repeat(heads // kv_heads, 1)
+    out = F.scaled_dot_product_attention(packed, keys[None], values[None], attn_mask=mask)
+    return out.view(kv_heads, -1, rows, width).permute(2, 0, 1, 3).reshape(rows, heads * width)
+
+
+def visible(queries: Tensor, keys: Tensor, window: int | None, causal: bool) -> Tensor:
+    """Which key positions a query position may see, ``[..., queries, keys]`` bool.
+
+    A window of W shows the W - 1 positions before and, in a bidirectional block, after it.
+    """
+    distance = queries[..., :, None] - keys[..., None, :]
+    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    if window is not None:
+        seen = seen & (distance < window) & (distance > -window)
+    return seen
+
+
+def _mask(
+    window: int | None, causal: bool, length: int, rows: int, device: torch.device
+) -> tuple[int, Tensor | None]:
+    if window is None and not causal:
+        return 0, None
+    first = 0 if window is None else max(0, length - window + 1)
+    positions = torch.arange(first, length + rows, device=device)
+    return first, visible(positions[length - first :], positions, window, causal)
+
+
+def check_fit(config: DFlashConfig, target: TargetView, name: str) -> None:
+    """Whether a draft was made for this target.
+
+    Raises:
+        UserError: names everything that does not fit.
+    """
+    rows = target.embedding.weight.shape[0]  # type: ignore[index]
+    faults = []
+    if config.hidden != target.hidden_size:
+        faults.append(f"hidden_size is {config.hidden}, the target's {target.hidden_size}")
+    if config.vocab_size != target.vocab_size:
+        faults.append(f"vocab_size is {config.vocab_size}, the target's {target.vocab_size}")
+    if config.num_target_layers not in (None, target.num_layers):
+        faults.append(
+            f"it was made for {config.num_target_layers} layers, the target has {target.num_layers}"
+        )
+    # The hidden state listed behind the last layer is past the final norm, so what a tap on that
+    # layer means is ambiguous, and no published draft has one.
+    if max(config.target_layer_ids) > target.num_layers - 2:
+        faults.append(
+            f"target_layer_ids go to {max(config.target_layer_ids)}, the target's last usable "
+            f"layer is {target.num_layers - 2}"
+        )
+    if config.mask_token_id >= rows:
+        faults.append(
+            f"mask_token_id is {config.mask_token_id}, the target's embedding has {rows} rows"
+        )
+    if faults:
+        raise UserError(
+            f"The draft {name!r} does not fit the target {target.name!r}: {'; '.join(faults)}."
+        )
+
+
+def _block_size(config: DFlashConfig, wanted: int | None) -> int:
+    if wanted is None:
+        return config.block_size
+    if not 2 <= wanted <= config.block_size:
+        raise UserError(
+            f"dflash.block_size is {wanted}, but this draft was trained for {config.block_size}: "
+            f"take 2 to {config.block_size}."
+        )
+    return wanted

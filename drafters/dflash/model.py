@@ -1,0 +1,192 @@
+"""The DFlash network (arXiv 2602.06036): a block of masks attends to target features.
+
+Names of shapes: L layers, H hidden, F taps, B rows of a block, h query heads, g key/value heads,
+d head_dim, n context rows. Every context row becomes one key and value per layer and nothing
+else; only block rows run through the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+from drafters.dflash.config import DFlashConfig
+
+Rope = tuple[Tensor, Tensor]
+"""Cosines and signed sines, each ``[..., 1, d]``."""
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q ``[..., B, h, d]``, k and v ``[..., B, g, d]``) to ``[..., B, h * d]``."""
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Over the last axis, in float32, rounded to x's dtype before the weight (as in Qwen3)."""
+    return weight * F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
+
+
+def rotate(x: Tensor, rope: Rope) -> Tensor:
+    """Rotary embedding of ``[..., rows, heads, d]``, halves rotated against each other."""
+    cos, sin = rope
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+
+def heads_of(x: Tensor, head_dim: int) -> Tensor:
+    """``[..., heads * d]`` as ``[..., heads, d]``."""
+    return x.view(*x.shape[:-1], -1, head_dim)
+
+
+class Norm(nn.Module):
+    """`rms_norm` with its weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Projections of one layer; q, k and v lie under one another in one matrix."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
+        rows = (config.heads + 2 * config.kv_heads) * config.head_dim
+        self.qkv_proj = nn.Linear(config.hidden, rows, bias=False)
+        self.o_proj = nn.Linear(config.heads * config.head_dim, config.hidden, bias=False)
+        self.q_norm = Norm(config.head_dim, config.eps)
+        self.k_norm = Norm(config.head_dim, config.eps)
+
+    def block(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """q ``[..., B, h, d]``, k and v ``[..., B, g, d]`` of block rows ``[..., B, H]``."""
+        packed = heads_of(self.qkv_proj(x), self.head_dim)
+        qk, v = torch.split(packed, [self.heads + self.kv_heads, self.kv_heads], dim=-2)
+        weight = torch.cat(
+            [
+                self.q_norm.weight.expand(self.heads, -1),
+                self.k_norm.weight.expand(self.kv_heads, -1),
+            ]
+        )
+        qk = rotate(rms_norm(qk, weight, self.q_norm.eps), rope)
+        return qk[..., : self.heads, :], qk[..., self.heads :, :], v
+
+    def context(self, c: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+        """k and v ``[..., n, g, d]`` of projected features ``[..., n, H]``."""
+        weight = self.qkv_proj.weight[self.heads * self.head_dim :]
+        packed = heads_of(F.linear(c, weight), self.head_dim)
+        k, v = packed.chunk(2, dim=-2)
+        return rotate(self.k_norm(k), rope), v
+
+
+class MLP(nn.Module):
+    """SwiGLU; gate and up lie under one another in one matrix."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden, 2 * config.intermediate, bias=False)
+        self.down_proj = nn.Linear(config.intermediate, config.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    """One decoder layer over block rows."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = Norm(config.hidden, config.eps)
+        self.post_attention_layernorm = Norm(config.hidden, config.eps)
+
+    def forward(self, index: int, hidden: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        q, k, v = self.self_attn.block(self.input_layernorm(hidden), rope)
+        hidden = hidden + self.self_attn.o_proj(attend(index, q, k, v))
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))  # type: ignore[no-any-return]
+
+
+class DFlashModel(nn.Module):
+    """The draft; the target lends embedding and head.
+
+    Parameters carry the checkpoint's names, except that q, k, v and gate, up are joined.
+    """
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        width = len(config.target_layer_ids) * config.hidden
+        self.fc = nn.Linear(width, config.hidden, bias=False)
+        self.hidden_norm = Norm(config.hidden, config.eps)
+        self.norm = Norm(config.hidden, config.eps)
+        self._stacked = self._key_norms = torch.empty(0)
+
+    def condition(self, features: Tensor) -> Tensor:
+        """Features ``[..., F * H]``, taps side by side, to what every layer attends to."""
+        return self.hidden_norm(self.fc(features))  # type: ignore[no-any-return]
+
+    def forward(self, hidden: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        """Block embeddings ``[..., B, H]`` to final hidden states of the same shape."""
+        for index, layer in enumerate(self.layers):
+            hidden = layer(index, hidden, rope, attend)
+        return self.norm(hidden)  # type: ignore[no-any-return]
+
+    def stack(self) -> None:
+        """Let one product give the context keys and values of all layers.
+
+        The layers' own matrices become views of the stacked one, so nothing is held twice.
+        Needed before `context`; the weights are frozen by it.
+        """
+        attentions = [part for part in self.modules() if isinstance(part, Attention)]
+        self.requires_grad_(False)
+        self._stacked = torch.stack([a.qkv_proj.weight for a in attentions])
+        self._key_norms = torch.stack([a.k_norm.weight for a in attentions])[:, None, None]
+        for attention, weight in zip(attentions, self._stacked, strict=True):
+            attention.qkv_proj.weight = nn.Parameter(weight, requires_grad=False)
+
+    def context(self, features: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[L, g, n, d]`` of features ``[n, F * H]`` for all layers at once."""
+        c = self.config
+        weight = self._stacked[:, c.heads * c.head_dim :].transpose(1, 2)
+        packed = heads_of(torch.matmul(self.condition(features), weight), c.head_dim)
+        k, v = packed.chunk(2, dim=-2)
+        k = rotate(rms_norm(k, self._key_norms, c.eps), rope)
+        return k.transpose(1, 2), v.transpose(1, 2)
+
+    def logits(self, hidden: Tensor, head: nn.Module) -> Tensor:
+        """The target's head on ``[..., H]``, with the draft's own multiplier and soft cap."""
+        logits: Tensor = head(hidden)
+        if self.config.output_multiplier != 1:
+            logits = logits * self.config.output_multiplier
+        cap = self.config.softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def rope_table(config: DFlashConfig, positions: Tensor, dtype: torch.dtype) -> Rope:
+    """Tables for ``positions`` ``[...]``, computed in float32, in ``dtype``.
+
+    The sines of the first half are negated: `rotate` then needs no negation of its own.
+    """
+    rotary = Qwen3RotaryEmbedding(
+        Qwen3Config(
+            hidden_size=config.hidden,
+            num_attention_heads=config.heads,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.max_positions,
+            rope_parameters=dict(config.rope),
+        )
+    ).to(positions.device)
+    probe = torch.empty(0, dtype=dtype, device=positions.device)
+    cos, sin = rotary(probe, positions)
+    half = config.head_dim // 2
+    signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+    return cos[..., None, :], signed[..., None, :]
