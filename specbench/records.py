@@ -187,13 +187,13 @@ def load_manifest(folder: Path) -> Manifest:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
-def load_samples(folder: Path) -> Iterator[Sample]:
+def load_samples(folder: Path, name: str = SAMPLES) -> Iterator[Sample]:
     """Read ``folder``'s samples; a last line cut off by a kill is skipped.
 
     Raises:
         UserError: a line in the middle cannot be read; it is named.
     """
-    path = folder / SAMPLES
+    path = folder / name
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:

@@ -1,0 +1,48 @@
+"""`specbench list`: what can be run."""
+
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from specbench import pairs, registry, suite
+
+app = typer.Typer(no_args_is_help=True, help="List drafters, suites, or published drafts.")
+
+
+@app.command()
+def drafters() -> None:
+    """Every installed drafter and the distribution it comes from."""
+    rows = [(one.name, one.entry.value, one.distribution) for one in registry.registered()]
+    _print(("drafter", "class", "distribution"), rows)
+
+
+@app.command()
+def suites() -> None:
+    """The shipped suites; a JSONL file of your own prompts works by its path."""
+    rows = [
+        (card.name, str(card.rows), str(card.max_new_tokens), card.licence, card.description)
+        for card in suite.list_suites()
+    ]
+    _print(("suite", "prompts", "max new tokens", "licence", "what it is"), rows)
+
+
+@app.command(name="pairs")
+def list_pairs() -> None:
+    """Targets and the drafts that were published for them; `run` finds these by itself."""
+    rows = [(pair.target, pair.drafter, pair.draft, pair.note) for pair in pairs.all_pairs()]
+    _print(("target", "drafter", "draft model", "note"), rows)
+
+
+def _print(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table on a terminal, tab-separated lines elsewhere (nothing is cut off there)."""
+    console = Console()
+    if not console.is_terminal:
+        for row in (columns, *rows):
+            typer.echo("\t".join(row))
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

@@ -1,0 +1,127 @@
+"""What a person sees while a run is on: a bar on a terminal, plain lines elsewhere."""
+
+from collections import defaultdict
+from contextlib import AbstractContextManager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from specbench.measure import now
+from specbench.metrics import pooled_aal, speedup
+from specbench.records import Cell, Sample
+
+
+class Figures:
+    """Running AAL and speedup of every cell, from all samples seen so far."""
+
+    def __init__(self, cells: list[Cell], samples: list[Sample]) -> None:
+        self._baseline = {cell.suite: cell.id for cell in cells if cell.rule == "none"}
+        self._samples: dict[str, list[Sample]] = defaultdict(list)
+        for sample in samples:
+            self.add(sample)
+
+    def add(self, sample: Sample) -> None:
+        self._samples[sample.cell].append(sample)
+
+    def text(self, cell: Cell) -> str:
+        """ "AAL 3.21, 1.84x" for ``cell``; what is not known yet is left out."""
+        samples = self._samples[cell.id]
+        aal = pooled_aal(samples)
+        ratio = speedup(self._samples[self._baseline[cell.suite]], samples)
+        shown = [] if aal is None else [f"AAL {aal:.2f}"]
+        return ", ".join(shown if ratio is None else [*shown, f"{ratio:.2f}x"])
+
+
+class Bar:
+    """A live line: cell, prompt, running figures, how much is done and how long it takes."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+        self._task = self._progress.add_task("loading", total=None)
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
+        self._figures = Figures(cells, samples)
+        self._progress.reset(self._task, total=total, completed=len(samples))
+
+    def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
+        where = f"{cell.drafter} on {cell.suite}, {prompt}" + (f" turn {turn}" if turn > 1 else "")
+        figures = self._figures.text(cell)
+        text = where + (f" ({figures})" if figures else "")
+        self._progress.update(self._task, description=text)
+
+    def measured(self, cell: Cell, sample: Sample) -> None:
+        self._figures.add(sample)
+        self._progress.advance(self._task)
+        if sample.error is not None:
+            self._progress.print(failure(cell, sample), markup=False)
+
+
+class Lines:
+    """One line an answer, for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
+        self._figures = Figures(cells, samples)
+        self._total = total
+        self._before = self._done = len(samples)
+        self._start = now()
+
+    def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
+        pass
+
+    def measured(self, cell: Cell, sample: Sample) -> None:
+        self._figures.add(sample)
+        self._done += 1
+        left = (now() - self._start) / (self._done - self._before) * (self._total - self._done)
+        figures = failure(cell, sample) if sample.error else self._figures.text(cell)
+        where = f"{cell.drafter} {cell.suite} {sample.sample}.{sample.turn}"
+        line = f"[{self._done}/{self._total}] {where}: {figures} ({duration(left)} left)"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def display(console: Console) -> AbstractContextManager[Bar | Lines]:
+    """The display that fits where the output goes."""
+    return Bar(console) if console.is_terminal else Lines(console)
+
+
+def failure(cell: Cell, sample: Sample) -> str:
+    """One line about a failed sample."""
+    return f"FAILED {cell.drafter} on {cell.suite}, {sample.sample}: {sample.error}"
+
+
+def duration(seconds: float) -> str:
+    """ "45s", "12m 5s" or "3h 7m"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {rest}s" if minutes else f"{rest}s"

@@ -1,0 +1,227 @@
+"""`specbench run`: measure drafters on suites."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specbench.errors import UserError
+
+if TYPE_CHECKING:
+    from specbench.core.sampling import Sampling
+    from specbench.plan import Plan
+
+RESULTS = Path("results")
+RUNNING = "Running"
+MODELS = "Models"
+ASKING = "Prompts and sampling"
+
+
+def run(
+    drafter: Annotated[
+        list[str],
+        typer.Option(help="Drafters, e.g. `dflash,prompt-lookup`.", rich_help_panel=MODELS),
+    ],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Suites, e.g. `gsm8k,mt-bench`, or the path of a JSONL file. Default: smoke.",
+            rich_help_panel=ASKING,
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Hub id or folder, e.g. `Qwen/Qwen3-8B`. Default: the embedded tiny-target.",
+            rich_help_panel=MODELS,
+        ),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            help="Hub id or folder of the draft. Not needed for pairs in `specbench list pairs`. "
+            "Where several drafters take one, it is for the one without a known pair.",
+            rich_help_panel=MODELS,
+        ),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="DRAFTER.KEY=VALUE",
+            help="An option of a drafter, e.g. `dflash.block_size=8`; may be repeated.",
+            rich_help_panel=MODELS,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Prompts per suite: 32 are always the same 32, and the first of 64.",
+            rich_help_panel=ASKING,
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Longest answer in tokens. Default: the suite's.", rich_help_panel=ASKING
+        ),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="0 is greedy.", rich_help_panel=ASKING)
+    ] = 0.0,
+    top_k: Annotated[
+        int, typer.Option(min=0, help="0 keeps all tokens.", rich_help_panel=ASKING)
+    ] = 0,
+    top_p: Annotated[float, typer.Option(help="1 keeps all.", rich_help_panel=ASKING)] = 1.0,
+    thinking: Annotated[
+        str,
+        typer.Option(
+            help="on or off, for chat templates that know the switch.", rich_help_panel=ASKING
+        ),
+    ] = "off",
+    seed: Annotated[int, typer.Option(help="Of all sampling.", rich_help_panel=ASKING)] = 0,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the suites' data files (or set SPECBENCH_DATA).",
+            rich_help_panel=ASKING,
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=RUNNING)
+    ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="auto, float32, bfloat16 or float16. auto: float32 on a CPU, bfloat16 on CUDA.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU threads. Default: torch's own.", rich_help_panel=RUNNING),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the run. Default: one under results/, the same for the same command.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show what would be run and stop.", rich_help_panel=RUNNING),
+    ] = False,
+) -> None:
+    """Measure drafters against autoregressive decoding, on the same prompts, side by side.
+
+    The same command again continues an interrupted run. Exit code 1: some samples failed.
+
+    On a laptop, with the embedded models:
+
+        specbench run --drafter dflash,prompt-lookup,draft-model --suite smoke
+
+    A published pair on a GPU:
+
+        specbench run --target Qwen/Qwen3-8B --drafter dflash --suite gsm8k,humaneval --limit 64
+    """
+    from specbench.plan import Settings, make_plan
+
+    _silence()
+    plan = make_plan(
+        Settings(
+            drafters=_names(drafter),
+            suites=_names(suite or ["smoke"]),
+            target=target,
+            draft_model=draft_model,
+            overrides=tuple(override or ()),
+            limit=limit,
+            max_new_tokens=max_new_tokens,
+            sampling=_sampling(temperature, top_k, top_p),
+            device=device,
+            dtype=dtype,
+            seed=seed,
+            threads=threads,
+            data_dir=data_dir,
+            thinking=thinking,
+        )
+    )
+    if target is None:
+        typer.echo(f"No --target: taking the embedded {plan.target} on the {plan.device}.")
+    folder = out or RESULTS / plan.name
+    if dry_run:
+        _describe(plan, folder)
+        return
+    raise typer.Exit(_execute(plan, folder))
+
+
+def _execute(plan: "Plan", folder: Path) -> int:
+    """Run, print the table, return the exit code."""
+    from rich.console import Console
+
+    from specbench.cli.live import display
+    from specbench.report import rich_table, summarise
+    from specbench.runner import run as run_plan
+
+    console = Console()
+    command = shlex.join(["specbench", *sys.argv[1:]])
+    try:
+        with display(console) as observer:
+            outcome = run_plan(plan, folder, command, observer)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"Stopped; what was measured is in {folder}, the same command goes on.", err=True
+        )
+        return 130
+    if outcome.finished_before:
+        typer.echo(f"{folder} is finished; to measure it once more, give another --out.")
+    console.print(rich_table(summarise([folder])))
+    typer.echo(f"Records: {folder}")
+    if outcome.failed and not outcome.finished_before:
+        typer.echo(f"{outcome.failed} of {plan.answers} samples failed.", err=True)
+        return 1
+    return 0
+
+
+def _describe(plan: "Plan", folder: Path) -> None:
+    from specbench.plan import turns
+
+    typer.echo(f"target   {plan.target} on {plan.device} in {plan.dtype}")
+    for arm in plan.arms:
+        options = ", ".join(f"{k}={v}" for k, v in arm.options.items() if k != "model")
+        model = f"  draft model {arm.draft_model} ({arm.found})" if arm.draft_model else ""
+        typer.echo(f"drafter  {arm.name}{model}{f'  {options}' if options else ''}")
+    for suite in plan.suites:
+        typer.echo(
+            f"suite    {suite.name}: {len(suite.prompts)} prompts, {turns(suite)} turns, at most "
+            f"{suite.max_new_tokens} new tokens each"
+        )
+    cells = len(plan.arms) * len(plan.suites)
+    typer.echo(f"in all   {cells} cells, {plan.answers} answers, into {folder}; nothing was run")
+
+
+def _names(texts: list[str]) -> tuple[str, ...]:
+    return tuple(name for text in texts for name in text.split(",") if name)
+
+
+def _sampling(temperature: float, top_k: int, top_p: float) -> "Sampling":
+    from specbench.core.sampling import Sampling
+
+    try:
+        return Sampling(temperature, top_k, top_p)
+    except ValueError as error:
+        raise UserError(f"{error}.") from error
+
+
+def _silence() -> None:
+    """transformers' bars and advice would stand between our own lines."""
+    import warnings
+
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", module="transformers")

@@ -1,0 +1,130 @@
+"""Whether a speculative output is still the target's own.
+
+Two forwards over the same tokens round differently when they hold different numbers of rows, so
+two outputs may part where the target itself is undecided. What "undecided" means is measured on
+the very device and dtype, not assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from specbench.core.kv import KVCache
+from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling, probabilities, seeded_generator
+from specbench.core.target import Target
+from specbench.records import Verdict
+
+TOLERANCE_TOKENS = 48
+TOLERANCE_FACTOR = 2.0
+
+
+def first_difference(expected: tuple[int, ...], emitted: tuple[int, ...]) -> int | None:
+    """Index of the first token that differs, a missing one included; None where all agree."""
+    for index, (one, other) in enumerate(zip(expected, emitted, strict=False)):
+        if one != other:
+            return index
+    shorter = min(len(expected), len(emitted))
+    return None if len(expected) == len(emitted) else shorter
+
+
+def judge(
+    target: Target,
+    prompt: list[int],
+    expected: tuple[int, ...],
+    emitted: tuple[int, ...],
+    *,
+    sampling: Sampling,
+    seed: int,
+    tolerance: Callable[[], float],
+) -> Verdict:
+    """Compare a `walk` output with the autoregressive one of the same prompt and seed.
+
+    Where they part, the target's logits after the common prefix are computed once more. It is a
+    "near-tie" if both tokens are within ``tolerance`` (a logit difference, asked for only then) of
+    being the target's choice there, else "broken"; one output ending where the other goes on is
+    "broken".
+    """
+    position = first_difference(expected, emitted)
+    if position is None:
+        return Verdict("identical")
+    if position >= min(len(expected), len(emitted)):
+        return Verdict("broken", position)
+    logits = _next_logits(target, [*prompt, *expected[:position]])
+    pair = (expected[position], emitted[position])
+    if sampling.greedy:
+        gap = float(logits.max() - logits[list(pair)].min())
+    else:
+        uniform = _uniform(seed, position)
+        gap = max(sampled_gap(logits, token, uniform, sampling) for token in pair)
+    kind = "near-tie" if gap <= tolerance() else "broken"
+    return Verdict(kind, position, gap if math.isfinite(gap) else None)
+
+
+def sampled_gap(logits: Tensor, token: int, uniform: float, sampling: Sampling) -> float:
+    """How far all logits ``[vocabulary]`` must move for ``uniform`` to draw ``token``.
+
+    Moving every logit by at most d moves the log-odds of a cumulated probability by at most
+    2 d / temperature, so d is half the temperature times the distance, in log-odds, between the
+    uniform and the nearer end of the token's interval; 0 inside it.
+    """
+    cdf = probabilities(logits, sampling).double().cumsum(-1)
+    cdf = cdf / cdf[-1]
+    low, high = float(cdf[token - 1]) if token else 0.0, float(cdf[token])
+    if low <= uniform < high:
+        return 0.0
+    edge = low if uniform < low else high
+    return sampling.temperature / 2 * abs(_log_odds(edge) - _log_odds(uniform))
+
+
+@torch.inference_mode()
+def measure_tolerance(target: Target, prompt: list[int], width: int) -> float:
+    """What the target's logits may differ by when rows are computed together, times two.
+
+    A greedy continuation of ``prompt`` is decoded one token at a time, then the same tokens once
+    more in blocks of an anchor and ``width`` drafted tokens; the largest absolute difference
+    between the logits of the two, with all that rounding has done to the cached keys and values
+    by then, is what a true verification can be off by.
+    """
+    count = target.budget(len(prompt), TOLERANCE_TOKENS)
+    cache = KVCache(target.num_layers, len(prompt) + count + width + 1)
+    logits, _ = target.forward(_ids(target, prompt), cache, last_only=True)
+    tokens, rows = [logits[-1].argmax()], []
+    for _ in range(count - 1):
+        rows.append(_step(target, cache, torch.stack(tokens[-1:])))
+        tokens.append(rows[-1][-1].argmax())
+    cache.truncate(len(prompt))
+    blocks = torch.split(torch.stack(tokens[:-1] or tokens), width + 1)
+    together = torch.cat([_step(target, cache, block) for block in blocks])
+    alone = torch.cat(rows) if rows else together
+    return TOLERANCE_FACTOR * float((together.float() - alone.float()).abs().max())
+
+
+def _step(target: Target, cache: KVCache, ids: Tensor) -> Tensor:
+    return target.forward(ids, cache, tree=Proposal.chain(ids[1:]))[0]
+
+
+@torch.inference_mode()
+def _next_logits(target: Target, ids: list[int]) -> Tensor:
+    cache = KVCache(target.num_layers, len(ids))
+    return target.forward(_ids(target, ids), cache, last_only=True)[0][-1].float()
+
+
+def _ids(target: Target, tokens: list[int]) -> Tensor:
+    return torch.tensor(tokens, device=target.device)
+
+
+def _uniform(seed: int, position: int) -> float:
+    """The number in [0, 1) with which the verifier draws output token ``position``."""
+    noise = seeded_generator(seed, "verify", torch.device("cpu"))
+    return float(torch.rand(position + 1, generator=noise)[position])
+
+
+def _log_odds(p: float) -> float:
+    if p <= 0:
+        return -math.inf
+    return math.inf if p >= 1 else math.log(p) - math.log1p(-p)

@@ -1,0 +1,167 @@
+"""A run's folder: who may write into it, what is already there, and how a line gets to disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import asdict, replace
+from io import BufferedRandom
+from pathlib import Path
+
+from specbench.environment import differences
+from specbench.errors import UserError
+from specbench.records import (
+    MANIFEST,
+    SAMPLES,
+    Cell,
+    Manifest,
+    Sample,
+    load_manifest,
+    load_samples,
+    manifest_to_json,
+    to_line,
+)
+
+HELD = "held.jsonl"
+Key = tuple[str, str, int]
+
+
+class Store:
+    """The open folder of one run, locked against a second writer until `close` or the end.
+
+    A speculative sample that comes before its baseline cannot be judged yet. It is held in a
+    file of its own, so that a kill does not lose it, and moves to the samples with its verdict.
+
+    Attributes:
+        fresh: whether the run begins here.
+        done: the stored samples by key.
+        held: samples that wait for their baseline, by key.
+
+    Raises:
+        UserError: another process writes there, or the folder holds another run.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._samples = _open_locked(folder / SAMPLES)
+        self.fresh = not (folder / MANIFEST).exists()
+        if self.fresh:
+            _refuse_samples_without_manifest(folder)
+            _write_atomically(folder / MANIFEST, manifest_to_json(manifest))
+        self.manifest = load_manifest(folder)
+        _refuse_another_run(folder, self.manifest, manifest)
+        self._held = (folder / HELD).open("a+b")
+        for file in (self._samples, self._held):
+            _cut_torn_line(file)
+        self.done: dict[Key, Sample] = {sample.key: sample for sample in load_samples(folder)}
+        waiting = (sample for sample in load_samples(folder, HELD) if sample.key not in self.done)
+        self.held: dict[Key, Sample] = {sample.key: sample for sample in waiting}
+
+    def append(self, sample: Sample) -> None:
+        """Put a finished sample on disk before returning."""
+        _write(self._samples, sample)
+        self.done[sample.key] = sample
+        if self.held.pop(sample.key, None) and not self.held:
+            self._held.truncate(0)
+
+    def hold(self, sample: Sample) -> None:
+        """Put a sample on disk that waits for its baseline."""
+        _write(self._held, sample)
+        self.held[sample.key] = sample
+
+    def finish(self) -> None:
+        """Leave only the manifest and the samples."""
+        (self.folder / HELD).unlink()
+
+    def close(self) -> None:
+        """Give up the lock."""
+        self._held.close()
+        self._samples.close()
+
+
+def _open_locked(path: Path) -> BufferedRandom:
+    file = path.open("a+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UserError(
+            f"Another process is writing to {path.parent}: wait for it, or give --out DIR."
+        ) from None
+    return file
+
+
+def _write(file: BufferedRandom, sample: Sample) -> None:
+    file.write(to_line(sample).encode())
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _cut_torn_line(file: BufferedRandom) -> None:
+    """Remove what a kill left of a last line."""
+    file.seek(0)
+    content = file.read()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        file.truncate(whole)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """The whole file or none of it, whenever the process is killed."""
+    draft = path.with_suffix(".new")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _refuse_samples_without_manifest(folder: Path) -> None:
+    if (folder / SAMPLES).stat().st_size:
+        raise UserError(
+            f"{folder} holds {SAMPLES} but no {MANIFEST}, so nobody knows what they belong to: "
+            "take another --out."
+        )
+
+
+def _refuse_another_run(folder: Path, stored: Manifest, asked: Manifest) -> None:
+    if stored.cells.keys() != asked.cells.keys():
+        raise UserError(
+            f"{folder} holds another run ({_first_change(stored, asked)}):",
+            "take another --out, or the command that began it: " + stored.command,
+        )
+
+
+def refuse_another_machine(folder: Path, stored: Manifest, asked: Manifest) -> None:
+    """Half a run from one machine and half from another is no measurement.
+
+    Raises:
+        UserError: hardware, threads or versions are not those of the run's beginning.
+    """
+    changes = differences(stored.environment, asked.environment)
+    if changes:
+        raise UserError(
+            f"The run in {folder} began somewhere else ({'; '.join(changes)}):",
+            "continue it there, or start anew with another --out.",
+        )
+
+
+def _first_change(stored: Manifest, asked: Manifest) -> str:
+    """The first setting in which two runs differ."""
+    before = {(c.drafter, c.suite): c for c in stored.cells.values()}
+    after = {(c.drafter, c.suite): c for c in asked.cells.values()}
+    for key in before.keys() | after.keys():
+        if key not in before or key not in after:
+            where = "there" if key in before else "asked for"
+            return f"{key[0]} on {key[1]} is only {where}"
+        for name, value in _facts(before[key]).items():
+            other = _facts(after[key])[name]
+            if value != other:
+                return f"{name} of {key[0]} on {key[1]}: {value} there, {other} asked for"
+    return "other cells"
+
+
+def _facts(cell: Cell) -> dict[str, object]:
+    ids = ", ".join(cell.sample_ids)
+    return asdict(replace(cell, sample_ids=())) | {"sample_ids": ids}
