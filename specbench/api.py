@@ -9,6 +9,7 @@ from specbench.core.drafter import (
     Request,
     TargetView,
 )
+from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
@@ -19,6 +20,7 @@ __all__ = [
     "Commit",
     "DraftSession",
     "Drafter",
+    "KVCache",
     "NoOptions",
     "Proposal",
     "Request",

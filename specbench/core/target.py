@@ -178,9 +178,11 @@ class Target:
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
     """The tokenizer under a hub id or folder, or None where there is none."""
     try:
-        return AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        found = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
     except (OSError, ValueError):
         return None
+    # Where there are no files transformers may make one up that knows its special tokens only.
+    return found if set(found.get_vocab()) - set(found.all_special_tokens) else None
 
 
 @contextmanager

@@ -1,0 +1,178 @@
+"""Speculative sampling with a smaller causal LM that drafts a chain (arXiv 2211.17192)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.api import (
+    Commit,
+    Drafter,
+    DraftSession,
+    KVCache,
+    Proposal,
+    Request,
+    Sampling,
+    Target,
+    TargetView,
+    UserError,
+    draw,
+    probabilities,
+    seeded_generator,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of `DraftModel`.
+
+    Attributes:
+        model: hub id or folder of the smaller causal LM.
+        revision: of the hub id.
+        tokens: the most tokens drafted a round.
+        sample: at temperature > 0, draw from the draft's own distribution (exact rejection);
+            off, the draft takes its argmax and proposes one-hot tokens.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    tokens: int = 5
+    sample: bool = True
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise UserError(f"draft-model needs tokens >= 1, not {self.tokens}.")
+
+
+class DraftModel(Drafter):
+    """A causal LM with the target's vocabulary, one forward a drafted token."""
+
+    name = "draft-model"
+    Options = Options
+
+    @property
+    def samples(self) -> bool:
+        return bool(self.options.sample)
+
+    def bind(self, target: TargetView) -> None:
+        """Load the draft on the target's device and in its dtype, and compare vocabularies.
+
+        Raises:
+            UserError: no model was named, it cannot be loaded, or its tokenizer differs.
+        """
+        if self.options.model is None:
+            raise UserError(
+                "draft-model needs a smaller causal LM with the target's tokenizer: name one with "
+                "--draft-model or --set draft-model.model=ID."
+            )
+        self.width = self.options.tokens
+        self._model = Target.load(
+            self.options.model,
+            device=target.device,
+            dtype=target.dtype,
+            revision=self.options.revision,
+        )
+        self._vocabulary = target.vocab_size
+        _require_same_vocabulary(target, self._model)
+
+    def open(self, request: Request) -> DraftSession:
+        return _Chain(self._model, self._vocabulary, self.options, request)
+
+
+class _Chain(DraftSession):
+    """The draft's K/V of the committed tokens, in buffers allocated once.
+
+    Between rounds the cache holds a prefix of the committed tokens and ``_pending`` the rest:
+    the bonus, and the last drafted token before it where the whole draft was kept.
+    """
+
+    def __init__(self, model: Target, vocabulary: int, options: Options, request: Request) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._tokens = options.tokens
+        self._sampling = request.sampling if options.sample else Sampling()
+        self._generator = seeded_generator(request.seed, "draft", model.device)
+        self._cache = KVCache(model.num_layers, request.capacity)
+        self._pending: list[int] = []
+        self._committed = 0
+
+    def commit(self, commit: Commit) -> None:
+        # Drafted tokens that were kept are in the cache already, all but the last one drafted.
+        self._cache.truncate(min(self._cache.length, self._committed + commit.accepted))
+        self._committed += len(commit.tokens)
+        missing = self._committed - self._cache.length
+        self._pending = [*self._pending, *commit.tokens][-missing:]
+
+    @torch.inference_mode()
+    def propose(self, budget: int) -> Proposal:
+        count = min(budget, self._tokens, self._room())
+        # Ids that only the target has (unused padding rows) have no embedding here.
+        known = [min(token, self._model.vocab_size - 1) for token in self._pending]
+        ids = torch.tensor(known, device=self._model.device)
+        if count < 1:
+            return Proposal.chain(ids[:0])
+        uniforms = torch.rand(count, generator=self._generator, device=self._model.device)
+        tokens: list[Tensor] = []
+        probs: list[Tensor] = []
+        for uniform in uniforms:
+            logits = self._next_logits(ids)
+            if self._sampling.greedy:
+                ids = logits.argmax(-1, keepdim=True)
+            else:
+                probs.append(probabilities(logits, self._sampling))
+                ids = draw(probs[-1], uniform)[None]
+            tokens.append(ids)
+        return Proposal.chain(torch.cat(tokens), torch.stack(probs) if probs else None)
+
+    def _room(self) -> int:
+        """Tokens that may still be drafted within the draft's own context."""
+        limit = self._model.context_limit
+        return self._tokens if limit is None else limit + 1 - self._committed
+
+    def _next_logits(self, ids: Tensor) -> Tensor:
+        """Append ``ids`` ``[m]``; ``[vocabulary]`` logits of the next token, as wide as the
+        target's: rows that only one of the two models has are padding and never drafted."""
+        tree = Proposal.chain(ids[1:]) if self._cache.length else None
+        logits, _ = self._model.forward(ids, self._cache, tree=tree, last_only=True)
+        missing = self._vocabulary - logits.shape[-1]
+        # A negative pad crops.
+        return torch.nn.functional.pad(logits[-1], (0, missing), value=-torch.inf)
+
+
+def _require_same_vocabulary(target: TargetView, draft: Target) -> None:
+    ours, theirs = _vocab(target.tokenizer), _vocab(draft.tokenizer)
+    if ours is None and theirs is None:
+        if target.vocab_size != draft.vocab_size:
+            raise UserError(
+                f"The target {target.name!r} has {target.vocab_size} token ids and the draft "
+                f"{draft.name!r} has {draft.vocab_size}, and neither has a tokenizer: take a "
+                "draft with the target's vocabulary."
+            )
+        return
+    if ours is None or theirs is None:
+        without = target.name if ours is None else draft.name
+        raise UserError(
+            f"The tokenizers of target {target.name!r} and draft {draft.name!r} cannot be "
+            f"compared, since {without!r} has none: put its tokenizer files beside its weights."
+        )
+    if ours != theirs:
+        raise UserError(
+            f"The draft {draft.name!r} has another tokenizer than the target {target.name!r}: "
+            f"{len(theirs)} tokens against {len(ours)}, first differing (target, draft) in "
+            f"{_differences(ours, theirs)}. Take a draft of the target's family."
+        )
+
+
+def _vocab(tokenizer: Any) -> dict[str, int] | None:
+    return None if tokenizer is None else tokenizer.get_vocab()
+
+
+def _differences(ours: dict[str, int], theirs: dict[str, int]) -> str:
+    """The first ids at which the two vocabularies differ, with both tokens."""
+    left, right = ({i: t for t, i in vocab.items()} for vocab in (ours, theirs))
+    ids = (i for i in sorted(left.keys() | right.keys()) if left.get(i) != right.get(i))
+    return ", ".join(f"id {i} ({left.get(i)!r}, {right.get(i)!r})" for i in islice(ids, 3))

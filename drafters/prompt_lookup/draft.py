@@ -1,0 +1,86 @@
+"""Prompt lookup: copy what followed the last occurrence of the newest tokens.
+
+The idea is Apoorv Saxena's prompt lookup decoding (2023); the same copying from a reference text
+is arXiv 2304.04487. No model: the draft costs a few dictionary look-ups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from specbench.api import (
+    Commit,
+    Drafter,
+    DraftSession,
+    Proposal,
+    Request,
+    TargetView,
+    UserError,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of `PromptLookup`.
+
+    Attributes:
+        tokens: the most tokens copied a round.
+        max_ngram, min_ngram: lengths of the suffix that is looked up, longest first.
+    """
+
+    tokens: int = 10
+    max_ngram: int = 3
+    min_ngram: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or not 1 <= self.min_ngram <= self.max_ngram:
+            raise UserError(
+                "prompt-lookup needs tokens >= 1 and 1 <= min_ngram <= max_ngram, not "
+                f"{self.tokens}, {self.min_ngram} and {self.max_ngram}."
+            )
+
+
+class PromptLookup(Drafter):
+    """Proposes a chain copied from prompt and output, or nothing where no suffix recurs."""
+
+    name = "prompt-lookup"
+    Options = Options
+
+    def bind(self, target: TargetView) -> None:
+        self.width = self.options.tokens
+        self._device = target.device
+
+    def open(self, request: Request) -> DraftSession:
+        return _Lookup(self.options, self._device)
+
+
+class _Lookup(DraftSession):
+    """Knows of every n-gram where its newest occurrence ended; a round adds the new ones only."""
+
+    def __init__(self, options: Options, device: torch.device) -> None:
+        self._options = options
+        self._device = device
+        self._lengths = range(options.max_ngram, options.min_ngram - 1, -1)
+        self._text: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}
+
+    def commit(self, commit: Commit) -> None:
+        for token in commit.tokens:
+            # The suffix is filed once something follows it, so it never finds itself.
+            for suffix in self._suffixes():
+                self._after[suffix] = len(self._text)
+            self._text.append(token)
+
+    def propose(self, budget: int) -> Proposal:
+        places = (self._after[suffix] for suffix in self._suffixes() if suffix in self._after)
+        place = next(places, len(self._text))
+        found = self._text[place : place + self._options.tokens]
+        # A match that runs into the end of the text is periodic, and so is its continuation.
+        count = min(budget, self._options.tokens) if found else 0
+        copied = [found[i % len(found)] for i in range(count)]
+        return Proposal.chain(torch.tensor(copied, dtype=torch.long, device=self._device))
+
+    def _suffixes(self) -> list[tuple[int, ...]]:
+        return [tuple(self._text[-n:]) for n in self._lengths if n <= len(self._text)]

@@ -1,0 +1,28 @@
+"""The contract kit: what every drafter, a third party's too, is tested with.
+
+    @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+    def test_my_drafter(check):
+        check(tiny_target(), MyDrafter)
+
+Every check takes a target and something that makes a fresh, unbound drafter, and raises
+AssertionError where the contract is broken.
+"""
+
+from specbench.testing.contract import CONTRACT, Check
+from specbench.testing.lossless import NO_STOPS, assert_counts, assert_lossless, plain
+from specbench.testing.models import FakeClock, random_prompts, tiny_target
+from specbench.testing.scripted import ScriptedDrafter, ScriptedOptions
+
+__all__ = [
+    "CONTRACT",
+    "NO_STOPS",
+    "Check",
+    "FakeClock",
+    "ScriptedDrafter",
+    "ScriptedOptions",
+    "assert_counts",
+    "assert_lossless",
+    "plain",
+    "random_prompts",
+    "tiny_target",
+]

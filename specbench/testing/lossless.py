@@ -1,0 +1,85 @@
+"""Plain decoding, and comparing a drafter's output with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specbench.api import Autoregressive, Drafter, Sampling, Target
+from specbench.core.decode import Output, generate
+
+NO_STOPS: frozenset[int] = frozenset()
+
+
+def plain(
+    target: Target,
+    prompt: list[int],
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    stop_ids: frozenset[int] = NO_STOPS,
+) -> Output:
+    """Autoregressive decoding of one prompt."""
+    drafter = Autoregressive()
+    drafter.bind(target.view())
+    return generate(
+        target, drafter, prompt, max_new_tokens, stop_ids=stop_ids, sampling=sampling, seed=seed
+    )
+
+
+def assert_lossless(
+    target: Target,
+    drafter: Drafter,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int = 40,
+    *,
+    sampling: Sampling | None = None,
+    seeds: Sequence[int] = (0,),
+    stop_ids: frozenset[int] = NO_STOPS,
+) -> list[Output]:
+    """A bound drafter's output equals plain decoding with the same seed, token for token.
+
+    Returns:
+        Its outputs, prompt by prompt and seed by seed.
+
+    Raises:
+        AssertionError: an output differs, ends otherwise, or its rounds do not add up.
+        ValueError: tokens are drawn with rejection, so texts are equal in law only.
+    """
+    if drafter.samples and sampling is not None and not sampling.greedy:
+        raise ValueError(f"{drafter.name} draws its tokens: only distributions can be compared")
+    outputs = []
+    for prompt in prompts:
+        for seed in seeds:
+            want = plain(target, prompt, max_new_tokens, sampling, seed, stop_ids)
+            got = generate(
+                target,
+                drafter,
+                prompt,
+                max_new_tokens,
+                stop_ids=stop_ids,
+                sampling=sampling,
+                seed=seed,
+            )
+            assert_counts(got, drafter.width)
+            where = f"{drafter.name}, prompt of {len(prompt)}, {max_new_tokens} new, seed {seed}"
+            assert got.tokens == want.tokens, f"{where}: {_first_difference(want, got)}"
+            assert got.finish == want.finish, f"{where}: ends by {got.finish}, not {want.finish}"
+            outputs.append(got)
+    return outputs
+
+
+def assert_counts(output: Output, width: int) -> None:
+    """Emitted tokens of all rounds + 1 are the output; no round is empty or wider than allowed."""
+    emitted = [len(r.tokens) for r in output.rounds]
+    assert sum(emitted) + 1 == len(output.tokens), f"{emitted} + 1 != {len(output.tokens)} tokens"
+    for index, r in enumerate(output.rounds):
+        assert 1 <= len(r.tokens) <= r.accepted + 1, f"round {index} emitted {len(r.tokens)}"
+        assert r.accepted <= r.drafted <= width, f"round {index} drafted {r.drafted} of {width}"
+
+
+def _first_difference(want: Output, got: Output) -> str:
+    pairs = zip(want.tokens, got.tokens, strict=False)
+    place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if place is None:
+        return f"{len(got.tokens)} tokens instead of {len(want.tokens)}"
+    return f"token {place} is {got.tokens[place]} instead of {want.tokens[place]}"

@@ -1,0 +1,91 @@
+"""Tiny random targets, prompts and a clock that a test moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from specbench.api import Target
+
+
+class FakeClock:
+    """A clock that a test moves: each call returns the time and then adds ``step`` seconds."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.seconds = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        """Seconds so far."""
+        seen = self.seconds
+        self.seconds += self.step
+        return seen
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds
+
+
+def tiny_target(
+    family: Literal["qwen3", "llama"] = "qwen3",
+    *,
+    seed: int = 0,
+    vocabulary: int = 64,
+    layers: int = 3,
+    window: int | None = None,
+    full_layers: int = 0,
+    context: int = 512,
+) -> Target:
+    """A random float32 target with grouped queries, alive enough that every token matters.
+
+    The global random state is left alone.
+
+    Args:
+        family: architecture; sliding windows are Qwen3 only.
+        seed: of its weights.
+        vocabulary: number of token ids; ``layers`` and ``context`` likewise size the model.
+        window: sliding window of all layers behind the first ``full_layers``.
+    """
+    sizes: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": 32,
+        "num_hidden_layers": layers,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": context,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "tie_word_embeddings": False,
+    }
+    if window is not None:
+        sizes |= {
+            "use_sliding_window": True,
+            "sliding_window": window,
+            "max_window_layers": full_layers,
+        }
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = (
+            Qwen3ForCausalLM(Qwen3Config(**sizes))
+            if family == "qwen3"
+            else LlamaForCausalLM(LlamaConfig(**sizes))
+        )
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.3)
+    return Target(model, name=f"tiny-{family}")
+
+
+def random_prompts(
+    vocabulary: int, lengths: Sequence[int] = (5, 17), seed: int = 0
+) -> list[list[int]]:
+    """Prompts of random token ids, one of each length."""
+    chance = random.Random(seed)
+    return [[chance.randrange(vocabulary) for _ in range(length)] for length in lengths]
