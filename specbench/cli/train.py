@@ -2,12 +2,22 @@
 
 import shlex
 import sys
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Train a target, write its responses, train drafts.")
+if TYPE_CHECKING:
+    from specbench.training.loop import TrainSettings
+
+RECIPES = "specbench.trainers"
+"""Entry-point group of the recipes; each becomes a subcommand of its name."""
+
+
+app = typer.Typer(
+    no_args_is_help=True, help="Train a target, have it write responses, train drafts on them."
+)
 
 Corpora = Annotated[
     list[str],
@@ -17,17 +27,24 @@ Exclude = Annotated[
     list[Path],
     typer.Option(help="Drop chats that share 13 words in a row with this file; may be repeated."),
 ]
+Target = Annotated[
+    str, typer.Option(help="Hub id, folder, or an embedded model such as tiny-target.")
+]
 Out = Annotated[Path, typer.Option(help="Folder of the trained model.")]
 Steps = Annotated[int, typer.Option(min=1)]
 BatchSize = Annotated[int, typer.Option(min=1, help="Sequences in a batch.")]
+Accumulate = Annotated[int, typer.Option(min=1, help="Batches in a step.")]
 Length = Annotated[int, typer.Option(min=8, help="Tokens in a sequence.")]
-Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
+Rate = Annotated[float, typer.Option(min=0, help="Highest learning rate.")]
 Warmup = Annotated[float, typer.Option(min=0, max=1, help="Part of the steps with a rising rate.")]
 Seed = Annotated[int, typer.Option()]
 Precision = Annotated[str, typer.Option(help="bf16, fp32, or auto: bf16 on CUDA.")]
-Compile = Annotated[bool, typer.Option("--compile", help="Use torch.compile.")]
+Compiled = Annotated[bool, typer.Option("--compile", help="Use torch.compile.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
-CheckpointEvery = Annotated[int, typer.Option(min=1, help="Steps.")]
+Every = Annotated[int, typer.Option(min=1, help="Steps between two checkpoints.")]
+Assignments = Annotated[
+    list[str], typer.Option("--set", help="A setting of the recipe, KEY=VALUE; may be repeated.")
+]
 
 
 @app.command()
@@ -48,44 +65,81 @@ def target(
     tied: bool = True,
     steps: Steps = 3000,
     batch: BatchSize = 16,
+    accumulate: Accumulate = 1,
     length: Length = 256,
     lr: Rate = 2e-3,
     warmup: Warmup = 0.02,
     seed: Seed = 0,
     precision: Precision = "auto",
-    compile: Compile = False,
+    compiled: Compiled = False,
+    checkpoint_every: Every = 500,
     resume: Resume = False,
-    checkpoint_every: CheckpointEvery = 500,
 ) -> None:
     """Train a small Qwen3-architecture model from nothing."""
-    from specbench.training.loop import TrainSettings, default_precision
     from specbench.training.target import TargetShape, prepare, train_target
 
     data, words = prepare(corpus, exclude, vocabulary, tokenizer, seed)
     for file in data.files:
-        typer.echo(f"{file.file}: {file.train} train, {file.held_out} held out, "
-                   f"{file.excluded} left out", err=True)  # fmt: skip
+        counts = f"{file.train} train, {file.held_out} held out, {file.excluded} left out"
+        typer.echo(f"{file.file}: {counts}", err=True)
     result = train_target(
         data,
         words,
         TargetShape(hidden, layers, heads, kv_heads, head_dim, intermediate, tied),
-        TrainSettings(
+        _settings(
+            precision,
             steps=steps,
             batch=batch,
+            accumulate=accumulate,
             length=length,
             lr=lr,
             warmup=warmup,
             seed=seed,
-            precision=default_precision() if precision == "auto" else precision,
-            compile=compile,
+            compile=compiled,
             checkpoint_every=checkpoint_every,
         ),
         out,
         command=command_line(),
         resume=resume,
     )
-    typer.echo(f"{out}: loss {result.loss:.4f}, "
-               f"{result.validation['bits_per_byte']:.4f} bits a byte")  # fmt: skip
+    figure = result.validation["bits_per_byte"]
+    typer.echo(f"{out}: loss {result.loss:.4f}, {figure:.4f} bits a byte on held-out rows")
+
+
+@app.command()
+def responses(
+    target: Target,
+    corpus: Corpora,
+    out: Annotated[Path, typer.Option(help="JSONL of chats; what it already holds is kept.")],
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    batch: BatchSize = 64,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Prompts in all, a seeded choice.")
+    ] = None,
+    longest_prompt: Annotated[int, typer.Option(help="Longer prompts are left out.")] = 512,
+    seed: Seed = 0,
+) -> None:
+    """Have a target answer the prompts of a corpus: what its drafts learn from."""
+    from specbench.training.responses import ResponseSettings, write_responses
+
+    settings = ResponseSettings(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        batch=batch,
+        limit=limit,
+        longest_prompt=longest_prompt,
+        seed=seed,
+    )
+    written = write_responses(target, corpus, out, settings)
+    typer.echo(f"{out}: {written.responses} responses, {written.tokens} tokens")
+
+
+def _settings(precision: str, **values: Any) -> "TrainSettings":
+    from specbench.training.loop import TrainSettings, default_precision
+
+    chosen = default_precision() if precision == "auto" else precision
+    return TrainSettings(precision=chosen, **values)
 
 
 def command_line() -> str:
@@ -95,6 +149,51 @@ def command_line() -> str:
         arguments = arguments[1:]
     return shlex.join(["specbench", "train", *arguments])
 
+
+def _add_recipe(point: EntryPoint) -> None:
+    """A subcommand with the options that all recipes share; the recipe is imported to run only."""
+
+    @app.command(point.name, help=f"Train a draft by the recipe {point.value}.")
+    def run(
+        target: Target,
+        corpus: Corpora,
+        out: Out,
+        exclude: Exclude = [],  # noqa: B006 (typer reads the default, nobody changes it)
+        steps: Steps = 3000,
+        batch: BatchSize = 8,
+        accumulate: Accumulate = 1,
+        length: Length = 512,
+        lr: Rate = 6e-4,
+        warmup: Warmup = 0.04,
+        seed: Seed = 0,
+        precision: Precision = "auto",
+        compiled: Compiled = False,
+        checkpoint_every: Every = 500,
+        resume: Resume = False,
+        assignments: Assignments = [],  # noqa: B006 (as above)
+    ) -> None:
+        from specbench.training.recipe import DraftRun, train_draft
+
+        settings = _settings(
+            precision,
+            steps=steps,
+            batch=batch,
+            accumulate=accumulate,
+            length=length,
+            lr=lr,
+            warmup=warmup,
+            seed=seed,
+            compile=compiled,
+            checkpoint_every=checkpoint_every,
+        )
+        job = DraftRun(target, tuple(corpus), tuple(exclude), out, settings, resume)
+        result = train_draft(point.load(), assignments, job, command_line())
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in result.validation.items())
+        typer.echo(f"{out}: loss {result.loss:.4f}, {figures}")
+
+
+for _point in sorted(entry_points(group=RECIPES), key=lambda point: point.name):
+    _add_recipe(_point)
 
 if __name__ == "__main__":
     app()

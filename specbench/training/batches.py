@@ -61,7 +61,7 @@ class PackedBatches:
         self._windows = self._pack()
 
     def next(self) -> Batch:
-        """A full batch; the windows that do not fill one at an epoch's end are left out."""
+        """A full batch ``[batch, length]``; an epoch's last, short one is left out."""
         if (self._window + 1) * self._batch > len(self._windows[0]):
             self._epoch, self._window = self._epoch + 1, 0
             self._windows = self._pack()
@@ -102,9 +102,16 @@ class DocumentBatches:
     """Batches sorted by length together."""
 
     def __init__(
-        self, documents: Sequence[Encoded], *, batch: int, length: int, seed: int, pad: int
+        self,
+        documents: Sequence[Encoded],
+        weights: Sequence[float],
+        *,
+        batch: int,
+        length: int,
+        seed: int,
+        pad: int,
     ) -> None:
-        self._documents = documents
+        self._documents, self._weights = documents, np.asarray(weights)
         self._batch, self._length, self._seed, self._pad = batch, length, seed, pad
         self._epoch, self._place = 0, 0
         self._order = self._arrange()
@@ -129,7 +136,7 @@ class DocumentBatches:
 
     def _arrange(self) -> list[list[int]]:
         """Document indices of every batch of the present epoch."""
-        order = epoch_order(np.ones(len(self._documents)), self._seed, self._epoch)
+        order = epoch_order(self._weights, self._seed, self._epoch)
         batches: list[list[int]] = []
         for start in range(0, len(order), self._batch * self.POOL):
             pool = sorted(

@@ -1,6 +1,5 @@
 """Checkpoints of a training run: one folder each, written whole or not at all."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ def save_checkpoint(folder: Path, module: nn.Module, state: dict[str, Any], step
     save_file(trained, unfinished / "model.safetensors")
     torch.save(state, unfinished / "state.pt")
     shutil.rmtree(final, ignore_errors=True)
-    os.replace(unfinished, final)
+    unfinished.replace(final)
     for other in folder.glob(f"{_PREFIX}*"):
         if other != final:
             shutil.rmtree(other)

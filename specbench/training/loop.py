@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from specbench.errors import UserError
 from specbench.measure import now
-from specbench.training.batches import Batches
+from specbench.training.batches import Batch, Batches
 from specbench.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from specbench.training.progress import Progress
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""From token ids [b, n] and response mask [b, n] to a scalar."""
+Loss = Callable[[Batch, torch.Generator], Tensor]
+"""The scalar loss of a batch; random choices come from the generator, which is on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,9 @@ class TrainSettings:
     seed: int = 0
     precision: str = "fp32"
     compile: bool = False
+    """Whoever makes the loss compiles it: only they know which part has fixed shapes."""
     log_every: int = 20
-    validate_every: int = 500
+    validate_every: int = 1000
     checkpoint_every: int = 500
 
     def rate(self, step: int) -> float:
@@ -50,7 +51,8 @@ class TrainSettings:
         if step < warm:
             return self.lr * (step + 1) / warm
         done = (step - warm) / max(1, self.steps - warm)
-        return self.lr * (self.final_lr + (1 - self.final_lr) * 0.5 * (1 + math.cos(math.pi * done)))
+        cosine = 0.5 * (1 + math.cos(math.pi * done))
+        return self.lr * (self.final_lr + (1 - self.final_lr) * cosine)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ def train(
     if resume:
         trainer.restore()
     elif latest_checkpoint(folder) is not None:
-        raise UserError(f"{folder} holds an unfinished run.", "Add --resume or choose another --out.")
+        raise UserError(
+            f"{folder} holds an unfinished run.", "Add --resume or choose another --out."
+        )
     with Progress(settings.steps, trainer.step) as progress:
         while trainer.step < settings.steps:
             trainer.advance()
@@ -102,7 +106,7 @@ class _Trainer:
     ) -> None:
         self.settings, self.folder = settings, folder
         self.module, self.batches = module, batches
-        self.loss = torch.compile(loss) if settings.compile else loss
+        self.loss = loss
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = make_optimizer(self.parameters, settings)
@@ -116,14 +120,14 @@ class _Trainer:
     def advance(self) -> None:
         """One optimizer step over `accumulate` batches."""
         settings = self.settings
-        torch.manual_seed(settings.seed * 1_000_003 + self.step)
+        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.rate(self.step)
         for _ in range(settings.accumulate):
             batch = self.batches.next().to(self.device)
             with autocast(self.device, settings.precision):
-                loss = self.loss(batch.tokens, batch.response)
-            (loss / settings.accumulate).backward()
+                loss = self.loss(batch, generator)
+            torch.autograd.backward(loss / settings.accumulate)
             self._running.append(loss.detach())
             self.tokens += batch.tokens.numel()
         torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip)
@@ -145,8 +149,15 @@ class _Trainer:
         seconds = now() - self._clock
         speed = (self.tokens - self._clock_tokens) / seconds
         self._clock, self._clock_tokens = now(), self.tokens
-        line = {"step": self.step, "loss": self.last_loss, "lr": self.settings.rate(self.step - 1)}
-        return self._log({**line, "tokens": self.tokens, "tokens_per_second": speed})
+        return self._log(
+            {
+                "step": self.step,
+                "loss": self.last_loss,
+                "lr": self.settings.rate(self.step - 1),
+                "tokens": self.tokens,
+                "tokens_per_second": speed,
+            }
+        )
 
     def validated(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
         """The validation figures of the present weights; its time is not the training's."""

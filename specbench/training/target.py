@@ -14,7 +14,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from specbench.training.batches import PackedBatches, epoch_order
 from specbench.training.card import write_card
 from specbench.training.data import Corpus, CorpusSpec, Document, load_corpus
-from specbench.training.loop import TrainResult, TrainSettings, train
+from specbench.training.loop import Loss, TrainResult, TrainSettings, train
+from specbench.training.seeding import seeded
 from specbench.training.tokenizer import (
     END_OF_TEXT,
     TURN_END,
@@ -57,7 +58,7 @@ def prepare(
 
 
 def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A fresh model; torch's generator must be seeded before."""
+    """A fresh model, its weights drawn from torch's global generator."""
     stops = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -82,15 +83,16 @@ def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen
     return model
 
 
-def next_token_loss(model: Qwen3ForCausalLM) -> Callable[[Tensor, Tensor], Tensor]:
+def next_token_loss(model: Qwen3ForCausalLM, *, compiled: bool) -> Loss:
     """Cross entropy in nats of every token after the first, prompts and answers alike."""
 
-    def loss(tokens: Tensor, response: Tensor) -> Tensor:
+    def cross_entropy(tokens: Tensor) -> Tensor:
         hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
         logits = model.lm_head(hidden)[:, :-1]
         return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
-    return loss
+    forward = torch.compile(cross_entropy) if compiled else cross_entropy
+    return lambda batch, generator: forward(batch.tokens)
 
 
 def train_target(
@@ -108,8 +110,8 @@ def train_target(
     Log and checkpoints lie in `out`/training and may be removed afterwards.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(settings.seed)
-    model = build_target(shape, tokenizer).to(device)
+    with seeded(settings.seed):
+        model = build_target(shape, tokenizer).to(device)
     batches = PackedBatches(
         encode_chats(tokenizer, [d.messages for d in corpus.train]),
         corpus.weights(),
@@ -119,7 +121,7 @@ def train_target(
     )
     result = train(
         model,
-        next_token_loss(model),
+        next_token_loss(model, compiled=settings.compile),
         batches,
         settings,
         out / "training",
