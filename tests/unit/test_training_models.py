@@ -79,7 +79,8 @@ def frozen(trained):
 
 def test_features_are_the_hidden_states_at_the_boundaries(trained, frozen):
     model = AutoModelForCausalLM.from_pretrained(trained[0], dtype=torch.float32)
-    tokens = torch.randint(4, 300, (2, 7), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(4, frozen.view.vocab_size, (2, 7), generator=generator)
     out = model(tokens, output_hidden_states=True)
     features, last = frozen.forward(tokens, [2, 0, 1])
     assert features.shape == (2, 7, 3, 16)
