@@ -1,0 +1,1 @@
+"""Speed comparisons, measured side by side in one run; nothing is asserted."""
