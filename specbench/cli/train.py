@@ -119,8 +119,10 @@ def responses(
     ] = None,
     longest_prompt: Annotated[int, typer.Option(help="Longer prompts are left out.")] = 512,
     seed: Seed = 0,
+    precision: Precision = "auto",
 ) -> None:
     """Have a target answer the prompts of a corpus: what its drafts learn from."""
+    from specbench.training.loop import resolve_precision
     from specbench.training.responses import ResponseSettings, write_responses
 
     settings = ResponseSettings(
@@ -130,16 +132,16 @@ def responses(
         limit=limit,
         longest_prompt=longest_prompt,
         seed=seed,
+        precision=resolve_precision(precision),
     )
     written = write_responses(target, corpus, out, settings)
     typer.echo(f"{out}: {written.responses} responses, {written.tokens} tokens")
 
 
 def _settings(precision: str, **values: Any) -> "TrainSettings":
-    from specbench.training.loop import TrainSettings, default_precision
+    from specbench.training.loop import TrainSettings, resolve_precision
 
-    chosen = default_precision() if precision == "auto" else precision
-    return TrainSettings(precision=chosen, **values)
+    return TrainSettings(precision=resolve_precision(precision), **values)
 
 
 def command_line() -> str:

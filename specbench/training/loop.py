@@ -221,13 +221,24 @@ def make_optimizer(parameters: list[nn.Parameter], settings: TrainSettings) -> t
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """Mixed precision for `bf16`, nothing for `fp32`."""
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    if precision == "fp32":
-        return nullcontext()
-    raise UserError(f"Unknown precision {precision!r}.", "Known: bf16, fp32.")
+    dtype = dtype_of(precision)
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
 
 
-def default_precision() -> str:
-    """bf16 where there is CUDA, else fp32."""
+def dtype_of(precision: str) -> torch.dtype:
+    """The dtype of `bf16` or `fp32`.
+
+    Raises:
+        UserError: another name.
+    """
+    known = {"bf16": torch.bfloat16, "fp32": torch.float32}
+    if precision not in known:
+        raise UserError(f"Unknown precision {precision!r}.", "Known: bf16, fp32.")
+    return known[precision]
+
+
+def resolve_precision(precision: str) -> str:
+    """`auto` as bf16 where there is CUDA, else fp32; anything else unchanged."""
+    if precision != "auto":
+        return precision
     return "bf16" if torch.cuda.is_available() else "fp32"

@@ -16,6 +16,7 @@ from specbench.api import KVCache, Sampling, Target, UserError, draw, probabilit
 from specbench.core.kv import cache_argument
 from specbench.training.data import CorpusSpec, read_chats
 from specbench.training.formats import PLAIN_ROLE, Chat
+from specbench.training.loop import dtype_of
 from specbench.training.progress import ItemProgress
 from specbench.zoo import resolve
 
@@ -35,6 +36,7 @@ class ResponseSettings:
     limit: int | None = None
     longest_prompt: int = 512
     seed: int = 0
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def write_responses(
     An answer that the budget cut is kept: its last token is then no end token.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    target = Target.load(resolve(name), device=device)
+    target = Target.load(resolve(name), device=device, dtype=dtype_of(settings.precision))
     if target.tokenizer is None or not target.tokenizer.chat_template:
         raise UserError(f"{name} has no chat template, so it has no answers to give.")
     prompts = select_prompts(corpora, settings)
