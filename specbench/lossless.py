@@ -88,7 +88,8 @@ def measure_tolerance(target: Target, prompt: list[int], width: int) -> float:
     A greedy continuation of ``prompt`` is decoded one token at a time, then the same tokens once
     more in blocks of an anchor and ``width`` drafted tokens; the largest absolute difference
     between the logits of the two, with all that rounding has done to the cached keys and values
-    by then, is what a true verification can be off by.
+    by then, is what a true verification can be off by. It counts as at least one rounding step
+    of the largest logit.
     """
     count = target.budget(len(prompt), TOLERANCE_TOKENS)
     cache = KVCache(target.num_layers, len(prompt) + count + width + 1)
@@ -101,7 +102,10 @@ def measure_tolerance(target: Target, prompt: list[int], width: int) -> float:
     blocks = torch.split(torch.stack(tokens[:-1] or tokens), width + 1)
     together = torch.cat([_step(target, cache, block) for block in blocks])
     alone = torch.cat(rows) if rows else together
-    return TOLERANCE_FACTOR * float((together.float() - alone.float()).abs().max())
+    difference = float((together.float() - alone.float()).abs().max())
+    # A few dozen tokens may all round alike: one step of the dtype can always happen.
+    step = torch.finfo(target.dtype).eps * float(together.abs().max())
+    return TOLERANCE_FACTOR * max(difference, step)
 
 
 def _step(target: Target, cache: KVCache, ids: Tensor) -> Tensor:

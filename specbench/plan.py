@@ -115,8 +115,10 @@ def make_plan(settings: Settings) -> Plan:
 
     Raises:
         UserError: unknown drafters, options or suites, a missing or ambiguous draft model, a
-            device that is not there.
+            device that is not there, a word that is not among the allowed ones.
     """
+    if settings.thinking not in ("on", "off"):
+        raise UserError(f"--thinking is on or off, not {settings.thinking!r}.")
     target = settings.target or TINY_TARGET
     names = tuple(dict.fromkeys((registry.BASELINE, *settings.drafters)))
     device = choose_device("cpu" if settings.target is None else "auto", settings.device)

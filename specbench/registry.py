@@ -6,6 +6,7 @@ import difflib
 import typing
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any
@@ -144,8 +145,14 @@ def _parse(option: str, kind: Any, text: str) -> Any:
         raise UserError(f"--set {option}={text} is wrong: the value must be {wanted}.") from None
 
 
+@cache
+def _owners() -> tuple[str, ...]:
+    """Distributions with files in the top-level package `drafters`; the look-up is slow."""
+    return tuple(sorted(set(packages_distributions().get("drafters", []))))
+
+
 def _refuse_foreign_owner() -> None:
-    owners = sorted(set(packages_distributions().get("drafters", [])))
+    owners = _owners()
     if len(owners) > 1:
         raise UserError(
             f"The top-level package `drafters` belongs to more than one distribution: "

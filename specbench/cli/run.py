@@ -217,11 +217,13 @@ def _sampling(temperature: float, top_k: int, top_p: float) -> "Sampling":
 
 
 def _silence() -> None:
-    """transformers' bars and advice would stand between our own lines."""
+    """The libraries' bars and advice would stand between our own lines."""
     import warnings
 
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    hub.set_verbosity_error()
     warnings.filterwarnings("ignore", module="transformers")

@@ -1,0 +1,155 @@
+"""A run that is killed and continued ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from conftest import call, specbench
+
+from specbench import cli, registry
+from specbench.records import MANIFEST, SAMPLES, load_manifest
+from specbench.store import HELD
+
+for module in ("specbench.runner", "specbench.report", "specbench.cli.live"):
+    import_module(module)  # Once here, instead of in every child; so is the look-up.
+registry.drafter_class("prompt-lookup")
+
+CONTEXT = multiprocessing.get_context("fork")
+TIMINGS = ("prefill_seconds", "decode_seconds", "peak_memory_bytes")
+
+
+def arguments(target: Path, out: Path, temperature: float) -> list[str]:
+    return [
+        "run",
+        *("--target", str(target), "--drafter", "prompt-lookup", "--suite", "smoke"),
+        *("--limit", "5", "--max-new-tokens", "24", "--device", "cpu", "--out", str(out)),
+        *("--temperature", str(temperature)),
+    ]
+
+
+def start(command: list[str]) -> BaseProcess:
+    """The command in a forked process: torch is loaded already, so kills come at once."""
+
+    def main() -> None:
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        sys.argv = ["specbench", *command]
+        cli.main()
+
+    process = CONTEXT.Process(target=main)
+    process.start()
+    return process
+
+
+def finish(command: list[str]) -> int | None:
+    process = start(command)
+    process.join(timeout=120)
+    return process.exitcode
+
+
+def content(folder: Path) -> list[dict[str, Any]]:
+    """Every line but what was timed, in one order."""
+    rows = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+    kept = [{name: row[name] for name in row if name not in TIMINGS} for row in rows]
+    return sorted(kept, key=lambda row: (row["cell"], row["sample"], row["turn"]))
+
+
+def size(folder: Path) -> int:
+    """Bytes of samples on disk, held ones too."""
+    paths = (folder / SAMPLES, folder / HELD)
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
+def wait_for_growth(folder: Path, process: BaseProcess | subprocess.Popen[bytes], by: int) -> None:
+    """Until ``folder`` holds ``by`` bytes more than now, or the process has ended."""
+    goal = size(folder) + by
+    while size(folder) < goal and _alive(process):
+        Event().wait(0.001)
+
+
+def _alive(process: BaseProcess | subprocess.Popen[bytes]) -> bool:
+    return process.is_alive() if isinstance(process, BaseProcess) else process.poll() is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_kills_leave_no_trace(target: Path, tmp_path: Path, temperature: float) -> None:
+    calm, shaken = tmp_path / "calm", tmp_path / "shaken"
+    assert finish(arguments(target, calm, temperature)) == 0
+    dice = random.Random(5)
+    interrupted = 0
+    for _ in range(4):
+        process = start(arguments(target, shaken, temperature))
+        wait_for_growth(shaken, process, by=dice.randrange(1, 1500))
+        Event().wait(dice.random() * 0.05)
+        process.kill()
+        process.join()
+        interrupted += process.exitcode == -signal.SIGKILL
+    assert interrupted >= 3
+    assert len(content_lines(shaken)) < len(content_lines(calm))
+    assert finish(arguments(target, shaken, temperature)) == 0
+    assert content(shaken) == content(calm)
+    assert load_manifest(shaken).cells == load_manifest(calm).cells
+    assert sorted(path.name for path in shaken.iterdir()) == [MANIFEST, SAMPLES]
+
+
+def content_lines(folder: Path) -> list[str]:
+    return (folder / SAMPLES).read_text().splitlines()
+
+
+def test_sigint_loses_only_the_sample_in_flight(target: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(arguments(target, out, 0.0))
+    wait_for_growth(out, process, by=2000)
+    before = size(out)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(timeout=60)
+    assert process.exitcode == 130
+    assert size(out) >= before > 0
+    assert finish(arguments(target, out, 0.0)) == 0
+
+
+def test_a_finished_run_is_not_touched(target: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert finish(arguments(target, out, 0.0)) == 0
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()}
+    assert finish(arguments(target, out, 0.0)) == 0
+    after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()}
+    assert after == before
+
+
+@pytest.mark.slow
+def test_ten_kills_of_the_real_command(target: Path, tmp_path: Path) -> None:
+    """From the start of the interpreter to the last sample, at moments nobody chose."""
+    calm, shaken = tmp_path / "calm", tmp_path / "shaken"
+    assert call(*arguments(target, calm, 0.0), cwd=tmp_path).returncode == 0
+    dice = random.Random(11)
+    for attempt in range(10):
+        process = subprocess.Popen(
+            specbench(*arguments(target, shaken, 0.0)),
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        if attempt % 2:
+            wait_for_growth(shaken, process, by=dice.randrange(1, 800))
+            Event().wait(dice.random() * 0.05)
+        else:
+            Event().wait(dice.random() * 12)
+        process.kill()
+        process.wait()
+    assert call(*arguments(target, shaken, 0.0), cwd=tmp_path).returncode == 0
+    assert content(shaken) == content(calm)

@@ -1,0 +1,270 @@
+"""`specbench run` from its arguments to its records, on a random target."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import call
+from safetensors.torch import load_file, save_file
+
+from specbench import registry, runner
+from specbench.cli.run import run
+from specbench.core.acceptance import walk
+from specbench.core.drafter import Autoregressive, Commit, Drafter, DraftSession, Request
+from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling
+from specbench.core.verifier import RULES
+from specbench.errors import UserError
+from specbench.plan import Plan, Settings, make_plan
+from specbench.records import Cell, Sample, Verdict, load_manifest, load_samples
+from specbench.runner import run as run_plan
+
+
+class Quiet:
+    """Notes the order in which samples were measured."""
+
+    def __init__(self) -> None:
+        self.order: list[tuple[str, str, int]] = []
+        self.stored: list[Sample] = []
+
+    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
+        self.stored = samples
+        self.total = total
+
+    def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
+        self.order.append((cell.drafter, prompt, turn))
+
+    def measured(self, cell: Cell, sample: Sample) -> None:
+        pass
+
+
+class Faulty(Autoregressive):
+    """Fails on every second sequence, the warm-up included."""
+
+    name = "faulty"
+    opened = 0
+
+    def open(self, request: Request) -> DraftSession:
+        Faulty.opened += 1
+        if Faulty.opened % 2 == 0:
+            raise RuntimeError("lost the thread")
+        return super().open(request)
+
+
+class Sampler(Drafter):
+    """Draws one token from the uniform distribution."""
+
+    name = "sampler"
+    width = 1
+
+    @property
+    def samples(self) -> bool:
+        return True
+
+    def bind(self, target: object) -> None:
+        self.vocabulary: int = target.vocab_size  # type: ignore[attr-defined]
+
+    def open(self, request: Request) -> DraftSession:
+        return _Sampling(self.vocabulary, not request.sampling.greedy)
+
+
+class _Sampling(DraftSession):
+    def __init__(self, vocabulary: int, warm: bool) -> None:
+        self.probs = torch.full((1, vocabulary), 1 / vocabulary) if warm else None
+
+    def commit(self, commit: Commit) -> None:
+        pass
+
+    def propose(self, budget: int) -> Proposal:
+        return Proposal.chain(torch.tensor([7]), self.probs)
+
+
+@pytest.fixture
+def plugged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drafters of this file, installed."""
+    for kind in (Faulty, Sampler):
+        entry = EntryPoint(kind.name, f"{__name__}:{kind.__name__}", registry.GROUP)
+        one = registry.Registered(kind.name, __name__, "tests 1", entry)
+        installed = registry.registered()
+        monkeypatch.setattr(
+            registry, "registered", lambda installed=installed, one=one: [*installed, one]
+        )
+    monkeypatch.setattr(Faulty, "opened", 0)
+
+
+def plan(target: Path, *drafters: str, suite: str = "smoke", **changes: object) -> Plan:
+    settings = {"limit": 4, "max_new_tokens": 12, "device": "cpu", **changes}
+    return make_plan(Settings(drafters, (suite,), str(target), **settings))  # type: ignore[arg-type]
+
+
+def samples_of(folder: Path, drafter: str) -> list[Sample]:
+    cells = load_manifest(folder).cells
+    return [s for s in load_samples(folder) if cells[s.cell].drafter == drafter]
+
+
+def test_every_prompt_by_both_arms_in_turn(target: Path, tmp_path: Path) -> None:
+    seen = Quiet()
+    outcome = run_plan(plan(target, "prompt-lookup"), tmp_path / "r", "command", seen)
+    assert (outcome.failed, outcome.finished_before) == (0, False)
+    firsts: dict[tuple[str, int], str] = {}
+    for drafter, prompt, turn in seen.order:
+        firsts.setdefault((prompt, turn), drafter)
+    by_prompt = {prompt: drafter for (prompt, _), drafter in firsts.items()}
+    assert list(by_prompt.values()) == ["autoregressive", "prompt-lookup"] * 2
+    assert len(seen.order) == len(set(seen.order)) == seen.total
+    found = samples_of(tmp_path / "r", "prompt-lookup")
+    assert {s.verdict for s in found} == {Verdict("identical")}
+    assert all(s.verdict is None for s in samples_of(tmp_path / "r", "autoregressive"))
+
+
+def test_the_manifest_says_all_that_counts(target: Path, tmp_path: Path) -> None:
+    asked = plan(target, "prompt-lookup", overrides=("prompt-lookup.tokens=6",), seed=4)
+    run_plan(asked, tmp_path / "r", "the command", Quiet())
+    manifest = load_manifest(tmp_path / "r")
+    assert manifest.command == "the command"
+    assert {"torch", "transformers"} <= set(manifest.environment["packages"])
+    cells = {cell.drafter: cell for cell in manifest.cells.values()}
+    assert cells["autoregressive"].rule == "none"
+    cell = cells["prompt-lookup"]
+    assert cell.options == {"tokens": 6, "max_ngram": 3, "min_ngram": 1}
+    assert (cell.width, cell.rule, cell.seed, cell.dtype) == (6, "walk", 4, "float32")
+    assert cell.target.sha256 is not None
+    assert cell.sample_ids == tuple(prompt.id for prompt in asked.suites[0].prompts)
+
+
+def test_second_turn_sees_the_baselines_answer(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[dict[str, str]]] = []
+    encode = runner.chat.encode
+
+    def spy(tokenizer: object, messages: list[dict[str, str]], thinking: str) -> list[int]:
+        asked.append(messages)
+        return encode(tokenizer, messages, thinking)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner.chat, "encode", spy)
+    suite = tmp_path / "own.jsonl"
+    suite.write_text(json.dumps({"id": "x", "turns": ["first", "second"]}))
+    run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Quiet())
+    baseline = {s.turn: s for s in samples_of(tmp_path / "r", "autoregressive")}
+    copy = {s.turn: s for s in samples_of(tmp_path / "r", "prompt-lookup")}
+    assert [[m["role"] for m in messages] for messages in asked] == [
+        ["user"],
+        ["user", "assistant", "user"],
+    ]
+    from transformers import AutoTokenizer
+
+    words = AutoTokenizer.from_pretrained(target)
+    assert asked[1][1]["content"] == words.decode(baseline[1].output, skip_special_tokens=True)
+    assert baseline[2].prompt_tokens == copy[2].prompt_tokens > baseline[1].prompt_tokens
+
+
+def test_a_failed_sample_is_recorded_and_the_run_goes_on(
+    target: Path, tmp_path: Path, plugged: None
+) -> None:
+    outcome = run_plan(plan(target, "faulty"), tmp_path / "r", "c", Quiet())
+    found = samples_of(tmp_path / "r", "faulty")
+    assert {s.status for s in found} == {"ok", "error"}
+    failed = [s for s in found if s.status == "error"]
+    assert outcome.failed == len(failed)
+    assert {s.error for s in failed} == {"RuntimeError: lost the thread"}
+    assert all(s.decode_seconds is None and s.verdict is None for s in failed)
+    assert {s.status for s in samples_of(tmp_path / "r", "autoregressive")} == {"ok"}
+    again = run_plan(plan(target, "faulty"), tmp_path / "r", "c", Quiet())
+    assert again.finished_before
+    assert len(samples_of(tmp_path / "r", "faulty")) == len(found)
+
+
+def test_a_prompt_longer_than_the_context_fails_alone(target: Path, tmp_path: Path) -> None:
+    suite = tmp_path / "own.jsonl"
+    rows = [{"id": "long", "turns": ["x" * 2000, "and then?"]}, {"id": "short", "prompt": "hi"}]
+    suite.write_text("\n".join(map(json.dumps, rows)))
+    own = plan(target, "prompt-lookup", suite=str(suite))
+    outcome = run_plan(own, tmp_path / "r", "c", Quiet())
+    assert outcome.failed == 4
+    errors = {
+        (s.sample, s.turn): s.error or "" for s in samples_of(tmp_path / "r", "prompt-lookup")
+    }
+    assert "the context of" in errors["long", 1]
+    assert "answer to turn 1 is missing" in errors["long", 2]
+    assert errors["short", 1] == ""
+
+
+@pytest.mark.parametrize(
+    ("temperature", "rule", "kind"), [(0.0, "walk", "identical"), (1.0, "reject", "untested")]
+)
+def test_drawn_proposals_are_judged_by_reject(
+    target: Path, tmp_path: Path, plugged: None, temperature: float, rule: str, kind: str
+) -> None:
+    warm = plan(target, "sampler", sampling=Sampling(temperature), limit=2)
+    assert run_plan(warm, tmp_path / "r", "c", Quiet()).failed == 0
+    cells = load_manifest(tmp_path / "r").cells.values()
+    assert [cell.rule for cell in cells] == ["none", rule]
+    assert {s.verdict for s in samples_of(tmp_path / "r", "sampler")} == {Verdict(kind)}
+
+
+def test_a_rule_that_changes_the_text(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found out as broken, or, where it admits what it does, marked as lossy."""
+
+    def generous(proposal, logits, sampling, uniforms, generator):  # type: ignore[no-untyped-def]
+        kept = walk(proposal, logits, sampling, uniforms, generator)
+        worst = int(logits[len(kept.path)].argmin())
+        return type(kept)(kept.path, (*kept.tokens[:-1], worst)) if len(proposal) else kept
+
+    monkeypatch.setattr("specbench.core.verifier.walk", generous)
+    monkeypatch.setitem(RULES, "walk", generous)
+    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "a", "c", Quiet())
+    kinds = {s.verdict.kind for s in samples_of(tmp_path / "a", "prompt-lookup") if s.verdict}
+    assert "broken" in kinds
+    monkeypatch.setattr(generous, "lossless", False, raising=False)
+    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "b", "c", Quiet())
+    assert {s.verdict for s in samples_of(tmp_path / "b", "prompt-lookup")} == {Verdict("lossy")}
+
+
+def test_another_target_under_the_same_name_is_refused(target: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in target.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    run_plan(plan(copy, "prompt-lookup", limit=1), tmp_path / "r", "c", Quiet())
+    weights = load_file(copy / "model.safetensors")
+    changed = {name: tensor * 1.01 for name, tensor in weights.items()}
+    save_file(changed, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"holds another run \(target of"):
+        run_plan(plan(copy, "prompt-lookup", limit=1), tmp_path / "r", "c", Quiet())
+
+
+def test_the_command(target: Path, tmp_path: Path) -> None:
+    """Exit codes, default folder, plain lines, table and dry run, in a process of its own."""
+    command = ("run", "--target", target, "--drafter", "prompt-lookup", "--limit", 2)
+    dry = call(*command, "--dry-run", cwd=tmp_path)
+    assert dry.returncode == 0
+    assert "2 cells" in dry.stdout
+    assert "nothing was run" in dry.stdout
+    assert not (tmp_path / "results").exists()
+    first = call(*command, "--max-new-tokens", 8, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert first.stderr == ""
+    assert "prompt-lookup smoke" in first.stdout
+    (folder,) = (tmp_path / "results").iterdir()
+    assert f"Records: results/{folder.name}" in first.stdout
+    assert load_manifest(folder).command.startswith("specbench run --target")
+
+
+def test_failures_make_the_exit_code(
+    target: Path, tmp_path: Path, plugged: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specbench", "run"])
+    monkeypatch.chdir(tmp_path)
+    import typer
+
+    with pytest.raises(typer.Exit) as stop:
+        run(drafter=["faulty"], target=str(target), limit=2, max_new_tokens=4, device="cpu")
+    assert stop.value.exit_code == 1

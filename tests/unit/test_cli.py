@@ -1,0 +1,94 @@
+"""The command line's manners; what `run` does is tested in integration."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from specbench import __version__, cli
+from specbench.cli.live import duration
+
+INVOKE = "import sys; sys.argv[1:] = {arguments!r}; from specbench.cli import main; main()"
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules!r})); " + INVOKE
+HEAVY = ["torch", "transformers", "datasets", "pandas"]
+
+
+def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process where torch and its like cannot be imported."""
+    program = WITHOUT.format(modules=HEAVY, arguments=list(arguments))
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--help"], "speculative drafters"),
+        (["run", "--help"], "--draft-model"),
+        (["train", "--help"], "target"),
+        (["list", "drafters"], "prompt-lookup\tdrafters.prompt_lookup.draft:PromptLookup"),
+        (["list", "suites"], "gsm8k\t1319"),
+        (["list", "pairs"], "Qwen/Qwen3-8B\tdflash\tz-lab/Qwen3-8B-DFlash-b16"),
+        (["--version"], f"specbench {__version__}"),
+    ],
+)
+def test_help_and_lists_need_no_torch(arguments: list[str], expected: str) -> None:
+    done = without_torch(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+
+
+def test_the_check_above_can_fail() -> None:
+    assert "torch" in without_torch("run", "--drafter", "prompt-lookup", "--dry-run").stderr
+
+
+def test_python_m() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "specbench", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout == f"specbench {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafter", "dflsh"], "Did you mean dflash?"),
+        (["--drafter", "prompt-lookup", "--suite", "smok"], "smoke"),
+        (["--drafter", "prompt-lookup", "--top-p", "0"], "top_p must lie in (0, 1]"),
+        (["--drafter", "prompt-lookup", "--set", "prompt-lookup.x=1"], "no option 'x'"),
+        (["--drafter", "prompt-lookup", "--device", "tpu"], "auto, cpu or cuda"),
+        (["--drafter", "prompt-lookup", "--thinking", "x"], "--thinking is on or off, not 'x'"),
+        (["--drafter", "prompt-lookup", "--target", "no/such/folder"], "Cannot load the target"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["specbench", "run", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("specbench: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_duration() -> None:
+    assert [duration(s) for s in (0.4, 59, 60, 725, 11220)] == [
+        "0s",
+        "59s",
+        "1m 0s",
+        "12m 5s",
+        "3h 7m",
+    ]

@@ -1,0 +1,116 @@
+"""Drafters by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import Distribution, EntryPoint
+from typing import Any
+
+import pytest
+
+from specbench import registry
+from specbench.core.drafter import Autoregressive
+from specbench.errors import UserError
+
+
+class _Distribution(Distribution):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read_text(self, filename: str) -> str:
+        return f"Metadata-Version: 2.1\nName: {self._name}\nVersion: 1.0\n"
+
+    def locate_file(self, path: Any) -> Any:
+        raise FileNotFoundError(path)
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, *drafters: tuple[str, str, str]) -> None:
+    """Let exactly these (name, value, distribution) be installed."""
+    entries = []
+    for name, value, owner in drafters:
+        entry = EntryPoint(name, value, registry.GROUP)
+        vars(entry)["dist"] = _Distribution(owner)
+        entries.append(entry)
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+
+
+@dataclass(frozen=True)
+class Options:
+    width: int = 4
+    share: float = 0.5
+    exact: bool = True
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError("width must be at least 1")
+
+
+@dataclass(frozen=True)
+class Demanding:
+    model: str
+
+
+def test_ours_are_announced() -> None:
+    names = [one.name for one in registry.registered()]
+    assert {"autoregressive", "dflash", "draft-model", "prompt-lookup"} <= set(names)
+    assert names == sorted(names)
+
+
+def test_make_drafter_is_the_announced_class() -> None:
+    assert isinstance(registry.make_drafter("autoregressive", {}), Autoregressive)
+
+
+def test_unknown_name_says_near_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, ("dflash", "a.b:C", "x"), ("eagle", "a.c:C", "x"))
+    with pytest.raises(UserError, match=r"no drafter 'dflsh'.*Did you mean dflash\?"):
+        registry.find("dflsh")
+    with pytest.raises(UserError, match="There are: dflash, eagle"):
+        registry.find("zzz")
+
+
+def test_duplicate_names_both_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, ("twice", "a.b:C", "one"), ("twice", "d.e:F", "two"))
+    with pytest.raises(UserError, match=r"one 1\.0 and two 1\.0"):
+        registry.find("twice")
+
+
+def test_a_module_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, ("gone", "specbench.nowhere:C", "acme"))
+    with pytest.raises(UserError, match=r"'gone' of acme 1\.0 cannot be imported"):
+        registry.drafter_class("gone")
+
+
+def test_a_second_owner_of_drafters_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = {"drafters": ["specbench-harness", "drafters", "specbench-harness"]}
+    registry._owners.cache_clear()
+    monkeypatch.setattr(registry, "packages_distributions", lambda: owners)
+    with pytest.raises(UserError, match="more than one distribution: drafters, specbench-harness"):
+        registry.drafter_class("prompt-lookup")
+    assert registry.drafter_class("autoregressive") is Autoregressive
+    registry._owners.cache_clear()
+
+
+def test_options_are_typed() -> None:
+    text = {"width": "8", "share": "0.25", "exact": "off", "model": "some/model"}
+    assert registry.parse_options("x", Options, text) == Options(8, 0.25, False, "some/model")
+    assert registry.parse_options("x", Options, {"model": "none"}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"widht": "8"}, "no option 'widht'; its options are: width, share, exact, model"),
+        ({"width": "wide"}, "--set x.width=wide is wrong: the value must be of type int"),
+        ({"exact": "perhaps"}, "the value must be true or false"),
+        ({"width": "0"}, "width must be at least 1"),
+    ],
+)
+def test_wrong_options(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        registry.parse_options("x", Options, settings)
+
+
+def test_a_required_option_is_asked_for() -> None:
+    with pytest.raises(UserError, match=r"needs --set x\.model=VALUE"):
+        registry.parse_options("x", Demanding, {})

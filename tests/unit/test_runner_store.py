@@ -1,0 +1,132 @@
+"""A run's folder under kills, second writers and other commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import UserError
+from specbench.records import MANIFEST, SAMPLES, Cell, Manifest, ModelId, Sample, to_line
+from specbench.store import HELD, Store, refuse_another_machine
+
+CELL = Cell(
+    target=ModelId("t"),
+    drafter="prompt-lookup",
+    options={"tokens": 10},
+    draft_model=None,
+    width=10,
+    rule="walk",
+    lossless=True,
+    suite="smoke",
+    suite_hash="0",
+    sample_ids=("a", "b"),
+    temperature=0.0,
+    top_k=0,
+    top_p=1.0,
+    max_new_tokens=8,
+    seed=0,
+    device="cpu",
+    dtype="float32",
+    attention="sdpa",
+    template=None,
+    thinking="n/a",
+)
+
+
+def manifest(*cells: Cell) -> Manifest:
+    return Manifest("run", "specbench run", "now", {c.id: c for c in cells}, {"threads": 1})
+
+
+def sample(name: str) -> Sample:
+    return Sample(CELL.id, name, 1, "ok", output=(1,))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "run", manifest(CELL))) as store:
+        yield store
+
+
+def test_what_was_appended_is_there_at_once(store: Store) -> None:
+    store.append(sample("a"))
+    assert (store.folder / SAMPLES).read_text() == to_line(sample("a"))
+    store.close()
+    with closing(Store(store.folder, manifest(CELL))) as again:
+        assert again.done == {sample("a").key: sample("a")}
+        assert not again.fresh
+
+
+def test_held_samples_survive_and_move(store: Store) -> None:
+    store.hold(sample("a"))
+    store.hold(sample("b"))
+    store.close()
+    with closing(Store(store.folder, manifest(CELL))) as again:
+        assert set(again.held) == {sample("a").key, sample("b").key}
+        again.append(sample("a"))
+    # Killed between the two: what has moved is no longer held.
+    with closing(Store(store.folder, manifest(CELL))) as third:
+        assert set(third.held) == {sample("b").key}
+        third.append(sample("b"))
+        assert (store.folder / HELD).read_bytes() == b""
+        third.finish()
+    assert sorted(path.name for path in store.folder.iterdir()) == [MANIFEST, SAMPLES]
+
+
+@pytest.mark.parametrize("name", [SAMPLES, HELD])
+def test_a_torn_last_line_is_cut_off(store: Store, name: str) -> None:
+    write = store.append if name == SAMPLES else store.hold
+    write(sample("a"))
+    store.close()
+    path = store.folder / name
+    whole = path.read_bytes()
+    path.write_bytes(whole + to_line(sample("b")).encode()[:25])
+    with closing(Store(store.folder, manifest(CELL))) as again:
+        assert path.read_bytes() == whole
+        (again.append if name == SAMPLES else again.hold)(sample("b"))
+    assert path.read_text() == to_line(sample("a")) + to_line(sample("b"))
+
+
+def test_a_second_writer_is_refused(store: Store) -> None:
+    with pytest.raises(UserError, match="Another process is writing"):
+        Store(store.folder, manifest(CELL))
+    store.close()
+    Store(store.folder, manifest(CELL)).close()
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ((replace(CELL, width=5),), "width of prompt-lookup on smoke: 10 there, 5 asked for"),
+        ((CELL, replace(CELL, suite="other")), "prompt-lookup on other is only asked for"),
+        ((replace(CELL, sample_ids=("a",)),), "sample_ids of prompt-lookup on smoke: a, b there"),
+    ],
+)
+def test_another_run_is_refused(store: Store, cells: tuple[Cell, ...], message: str) -> None:
+    store.append(sample("a"))
+    store.close()
+    before = {path.name: path.read_bytes() for path in store.folder.iterdir()}
+    with pytest.raises(UserError, match=message):
+        Store(store.folder, manifest(*cells))
+    assert {path.name: path.read_bytes() for path in store.folder.iterdir()} == before
+
+
+def test_the_manifest_is_never_rewritten(store: Store) -> None:
+    store.close()
+    later = replace(manifest(CELL), created="later", environment={"threads": 2})
+    with closing(Store(store.folder, later)) as again:
+        assert again.manifest.created == "now"
+        with pytest.raises(UserError, match=r"began somewhere else \(threads: 1 -> 2\)"):
+            refuse_another_machine(again.folder, again.manifest, later)
+        refuse_another_machine(again.folder, again.manifest, manifest(CELL))
+
+
+def test_samples_without_a_manifest_are_refused(store: Store) -> None:
+    store.append(sample("a"))
+    store.close()
+    (store.folder / MANIFEST).unlink()
+    with pytest.raises(UserError, match="but no manifest"):
+        Store(store.folder, manifest(CELL))
