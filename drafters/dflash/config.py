@@ -264,8 +264,12 @@ def _rope(read: _Reader) -> dict[str, Any]:
 
 
 def dump_config(config: DFlashConfig, dtype: str) -> dict[str, Any]:
-    """config.json of a draft, in the newer key places; `parse_config` reads it back."""
-    sliding = next((w for w in config.windows if w is not None), None)
+    """config.json of a draft, in the newer key places; `parse_config` reads it back.
+
+    Raises:
+        ValueError: windows or causality that one file cannot express.
+    """
+    sliding = _only({w for w in config.windows if w is not None} or {None})
     nested: dict[str, Any] = {
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,
@@ -305,5 +309,10 @@ def _shared(config: DFlashConfig) -> bool | None:
     """``is_causal`` of the file: None where every layer has its kind's default."""
     if all(c == (w is not None) for c, w in zip(config.causal, config.windows, strict=True)):
         return None
-    (causal,) = set(config.causal)
-    return causal
+    return bool(_only(set(config.causal)))
+
+
+def _only(values: set[Any]) -> Any:
+    if len(values) != 1:
+        raise ValueError(f"a config.json has one value for all layers, not {values}")
+    return values.pop()
