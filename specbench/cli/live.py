@@ -8,7 +8,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    SpinnerColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -44,12 +43,12 @@ class Bar:
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             console=console,
+            auto_refresh=False,  # A refresh thread would run into the measurements.
         )
         self._task = self._progress.add_task("loading", total=None)
 
@@ -68,7 +67,7 @@ class Bar:
         where = f"{cell.drafter} on {cell.suite}, {prompt}" + (f" turn {turn}" if turn > 1 else "")
         figures = self._figures.text(cell)
         text = where + (f" ({figures})" if figures else "")
-        self._progress.update(self._task, description=text)
+        self._progress.update(self._task, description=text, refresh=True)
 
     def measured(self, cell: Cell, sample: Sample) -> None:
         self._figures.add(sample)

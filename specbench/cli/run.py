@@ -218,12 +218,12 @@ def _sampling(temperature: float, top_k: int, top_p: float) -> "Sampling":
 
 def _silence() -> None:
     """The libraries' bars and advice would stand between our own lines."""
+    import logging
     import warnings
 
-    from huggingface_hub.utils import logging as hub
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    hub.set_verbosity_error()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="transformers")
