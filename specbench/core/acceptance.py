@@ -55,7 +55,8 @@ def walk(
     if proposal.is_chain:
         matches = (proposal.tokens == wanted[:-1]).long().cumprod(0).sum()
         return _fetch_chain(proposal, matches, wanted[matches], logits)
-    missed = proposal.tokens != wanted[proposal.parents + 1]
+    # Clamped, since a malformed tree is only refused with what is fetched.
+    missed = proposal.tokens != wanted[proposal.parents.clamp(-1, len(proposal) - 1) + 1]
     alive = ~(proposal.ancestors[1:, 1:] & missed).any(-1)
     depth_if_alive = proposal.depths[1:] * alive
     row = (depth_if_alive.argmax() + 1) * alive.any()

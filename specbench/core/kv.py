@@ -60,6 +60,10 @@ class PreallocatedLayer(CacheLayerMixin):
         self.values[:, :, start:end] = self.values[:, :, rows]
         self.length = end
 
+    def reset(self) -> None:
+        """Forget everything and keep the buffers."""
+        self.length = 0
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.length + query_length, 0
 

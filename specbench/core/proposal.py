@@ -33,6 +33,8 @@ class Proposal:
             raise ValueError(f"tokens and parents must be one-dimensional and alike, not {shapes}")
         if self.probs is not None and (self.probs.ndim != 2 or len(self.probs) != len(self)):
             raise ValueError(f"probs must be [{len(self)}, vocabulary], not {self.probs.shape}")
+        if len(self) == 0:
+            object.__setattr__(self, "is_chain", True)
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -78,10 +80,10 @@ class Proposal:
         return self.ancestors.sum(-1) - 1
 
     def is_wellformed(self, vocabulary: int) -> Tensor:
-        """A 0-d bool on the device: parents precede children, ids lie in the vocabulary and
-        the distributions hold numbers."""
+        """A 0-d bool on the device: parents precede children (and are those of a chain, where it
+        says so), ids lie in the vocabulary and the distributions hold numbers."""
         index = torch.arange(len(self), device=self.tokens.device)
-        parents = (self.parents >= -1) & (self.parents < index)
+        parents = (self.parents >= (index - 1 if self.is_chain else -1)) & (self.parents < index)
         tokens = (self.tokens >= 0) & (self.tokens < vocabulary)
         sound = (parents & tokens).all()
-        return sound if self.probs is None else sound & ~self.probs.sum().isnan()
+        return sound if self.probs is None else sound & self.probs.sum().isfinite()

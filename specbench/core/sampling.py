@@ -31,19 +31,21 @@ class Sampling:
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """Filtered distribution of ``[..., vocabulary]`` logits, float32.
 
-    Temperature, then top-k, then top-p (a token stays while the mass before it is below top_p),
-    then the rest is normalised. Greedy sampling gives the one-hot argmax.
+    Temperature, then top-k (all that tie with the k-th stay), then top-p (a token stays while the
+    mass before it is below top_p; of equal ones the lower id goes first), then the rest is
+    normalised. Greedy sampling gives the one-hot argmax. Ties never hang on how many rows are
+    computed together, or verification would filter otherwise than plain decoding.
     """
     if sampling.greedy:
         best = logits.argmax(-1, keepdim=True)
         return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, best, 1.0)
     scores = logits.float() / sampling.temperature
     if 0 < sampling.top_k < scores.shape[-1]:
-        top, index = scores.topk(sampling.top_k)
-        scores = torch.full_like(scores, -torch.inf).scatter_(-1, index, top)
+        least = scores.topk(sampling.top_k).values[..., -1:]
+        scores = scores.masked_fill(scores < least, -torch.inf)
     probs = scores.softmax(-1)
     if sampling.top_p < 1:
-        ordered, order = probs.sort(dim=-1, descending=True)
+        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         ordered *= ordered.cumsum(-1) - ordered < sampling.top_p
         probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
         probs /= probs.sum(-1, keepdim=True)

@@ -48,6 +48,7 @@ class Verifier:
         self.sampling = sampling
         self.taps = taps
         self.rule = rule
+        self.width = width
         self.capacity = prompt_length + budget + width + 1
         self.cache = KVCache(target.num_layers, self.capacity)
         # The last rounds may look past the budget: one uniform more for every level drafted.
@@ -76,8 +77,10 @@ class Verifier:
         """One target forward over anchor + proposal; keep what the rule keeps.
 
         Raises:
-            ValueError: a malformed proposal, or logits that are not finite.
+            ValueError: a malformed or too wide proposal, or logits that are not finite.
         """
+        if len(proposal) > self.width:
+            raise ValueError(f"{len(proposal)} tokens proposed by a drafter of width {self.width}")
         start = self.cache.length
         assert start == self._committed - 1, "the cache must hold all committed tokens but one"
         vocabulary = self.target.vocab_size

@@ -35,27 +35,25 @@ def lossless_when_sampling(target: Target, make: Callable[[], Drafter]) -> None:
     """One-hot drafts: the same seed gives the text of plain sampling. Drawn drafts: the rounds
     add up (their law is tested where the rule is)."""
     drafter = _bound(target, make)
+    (prompt,) = random_prompts(target.vocab_size, (11,))
     for temperature in (0.6, 1.0):
         sampling = Sampling(temperature, top_k=20, top_p=0.95)
-        for prompt in random_prompts(target.vocab_size):
-            if drafter.samples:
-                assert_counts(
-                    generate(target, drafter, prompt, 24, sampling=sampling), drafter.width
-                )
-            else:
-                assert_lossless(target, drafter, [prompt], 24, sampling=sampling, seeds=(0, 1))
+        if drafter.samples:
+            assert_counts(generate(target, drafter, prompt, 24, sampling=sampling), drafter.width)
+        else:
+            assert_lossless(target, drafter, [prompt], 24, sampling=sampling, seeds=(0, 1))
 
 
 def stops_inside_a_block(target: Target, make: Callable[[], Drafter]) -> None:
     """A stop token ends the output wherever it falls, as the first token too."""
     drafter = _bound(target, make)
-    for prompt in random_prompts(target.vocab_size):
-        text = plain(target, prompt, 24).tokens
-        for place in (0, 1, 2, 5, 11):
-            stops = frozenset({text[place], target.vocab_size - 1})
-            (output,) = assert_lossless(target, drafter, [prompt], 24, stop_ids=stops)
-            assert output.finish == "stop"
-            assert output.tokens[-1] in stops
+    (prompt,) = random_prompts(target.vocab_size, (9,))
+    text = plain(target, prompt, 12).tokens
+    for place in (0, 1, 2, 5, 11):
+        stops = frozenset({text[place], target.vocab_size - 1})
+        (output,) = assert_lossless(target, drafter, [prompt], 24, stop_ids=stops)
+        assert output.finish == "stop"
+        assert output.tokens[-1] in stops
 
 
 def stops_at_the_context_limit(target: Target, make: Callable[[], Drafter]) -> None:
@@ -84,47 +82,52 @@ class _Drive:
         self.text = list(commit.tokens[-1:])
         self.session.commit(commit)
 
-    def round(self) -> Proposal:
-        proposal = self.session.propose(self.left)
+    def round(self) -> None:
+        self.judge(self.propose())
+
+    def propose(self) -> Proposal:
+        return self.session.propose(self.left)
+
+    def judge(self, proposal: Proposal) -> None:
         commit = self.verifier.verify(proposal)
         self.text += commit.tokens[: self.left]
         self.left -= len(commit.tokens)
         if self.left > 0:
             self.session.commit(commit)
-        return proposal
 
 
 def proposals_fit(target: Target, make: Callable[[], Drafter]) -> None:
     """Proposals are well-formed, on the target's device, no deeper than the budget and no wider
     than announced."""
     drafter = _bound(target, make)
-    for prompt in random_prompts(target.vocab_size):
-        for budget in BUDGETS[1:]:
-            drive = _Drive(target, drafter, prompt, budget)
-            while drive.left > 0:
-                left = drive.left
-                proposal = drive.round()
-                assert proposal.tokens.dtype == proposal.parents.dtype == torch.long
-                assert proposal.tokens.device == target.device
-                assert len(proposal) <= drafter.width, f"{len(proposal)} tokens, {drafter.width=}"
-                deepest = int(proposal.depths.max())
-                assert deepest <= left, f"{deepest} levels with a budget of {left}"
-                assert bool(proposal.is_wellformed(target.vocab_size))
+    (prompt,) = random_prompts(target.vocab_size, (13,))
+    for budget in BUDGETS[1:]:
+        drive = _Drive(target, drafter, prompt, budget)
+        while drive.left > 0:
+            left = drive.left
+            proposal = drive.propose()
+            assert proposal.tokens.dtype == proposal.parents.dtype == torch.long
+            assert proposal.tokens.device.type == target.device.type
+            assert len(proposal) <= drafter.width, f"{len(proposal)} tokens, {drafter.width=}"
+            deepest = int(proposal.depths.max())
+            assert deepest <= left, f"{deepest} levels with a budget of {left}"
+            assert bool(proposal.is_wellformed(target.vocab_size))
+            drive.judge(proposal)
 
 
 def sessions_are_independent(target: Target, make: Callable[[], Drafter]) -> None:
     """Two sequences in turn, a round each, say what each says alone."""
     drafter = _bound(target, make)
     prompts = random_prompts(target.vocab_size)
-    alone = [_Drive(target, drafter, prompt, 24) for prompt in prompts[:1]]
-    while alone[0].left > 0:
-        alone[0].round()
+    alone = _Drive(target, drafter, prompts[0], 24)
+    while alone.left > 0:
+        alone.round()
     both = [_Drive(target, drafter, prompt, 24) for prompt in prompts]
     while any(drive.left > 0 for drive in both):
         for drive in both:
             if drive.left > 0:
                 drive.round()
-    assert both[0].text == alone[0].text, "a second open sequence changes the first one"
+    assert both[0].text == alone.text, "a second open sequence changes the first one"
 
 
 def same_seed_same_rounds(target: Target, make: Callable[[], Drafter]) -> None:
