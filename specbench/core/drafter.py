@@ -40,6 +40,8 @@ class TargetView:
     Attributes:
         name: hub id or folder.
         embedding: the input embedding module, ``[vocabulary, hidden]`` weights.
+        norm: the final norm between the last layer and the head, or None where it has no such
+            name in the model.
         head: the output head, hidden states to logits.
         config: the target's own (text) configuration.
         tokenizer: its tokenizer, or None.
@@ -47,6 +49,7 @@ class TargetView:
 
     name: str
     embedding: nn.Module
+    norm: nn.Module | None
     head: nn.Module
     config: Any
     tokenizer: Any

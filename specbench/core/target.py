@@ -108,6 +108,7 @@ class Target:
         return TargetView(
             name=self.name,
             embedding=self.model.get_input_embeddings(),
+            norm=getattr(self.model.get_decoder(), "norm", None),
             head=self.model.get_output_embeddings(),
             config=self.config,
             tokenizer=self.tokenizer,
