@@ -31,6 +31,8 @@ class Figures:
 
     def text(self, cell: Cell) -> str:
         """ "AAL 3.21, 1.84x" for ``cell``; what is not known yet is left out."""
+        if cell.rule == "none":
+            return "baseline"
         samples = self._samples[cell.id]
         aal = pooled_aal(samples)
         ratio = speedup(self._samples[self._baseline[cell.suite]], samples)
