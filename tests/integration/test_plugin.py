@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
+from conftest import call
 
 from specbench.errors import UserError
 from specbench.registry import make_drafter, registered
@@ -38,3 +41,21 @@ def test_its_options_are_parsed_and_checked() -> None:
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_it_passes_the_contract(check: Check) -> None:
     check(tiny_target(layers=1, context=64), lambda: make_drafter("echo-last", {}))
+
+
+def test_it_is_run_and_reported(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "aaaa"}\n{"prompt": "bcbc"}\n')
+    ran = call(
+        *("run", "--drafter", "echo-last", "--suite", "mine.jsonl", "--target", target),
+        *("--set", "echo-last.tokens=3", "--max-new-tokens", "12", "--out", "out"),
+        *("--device", "cpu", "--dtype", "float32"),
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr
+    listed = call("list", "drafters", cwd=tmp_path)
+    assert "echo-last" in listed.stdout
+    report = call("report", "out", "--format", "json", cwd=tmp_path)
+    rows = {row["drafter"]: row for row in json.loads(report.stdout)["rows"]}
+    assert rows["echo-last"]["n"] == 2
+    assert rows["echo-last"]["lossless"] == "identical"
+    assert rows["echo-last"]["aal_pooled"] >= 1
