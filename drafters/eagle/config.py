@@ -1,10 +1,14 @@
-"""config.json of an EAGLE draft in any of the layouts in use, read as data."""
+"""What an EAGLE draft is, whichever layout it came in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from specbench.api import UserError
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,68 @@ class EagleConfig:
     norm_output: bool = False
     own_embedding: bool = False
     own_head: bool = True
+
+    @property
+    def ids_count_outputs(self) -> bool:
+        """Whether `layer_ids` number layers whose output is meant, not boundaries.
+
+        Two conventions are in use and no file says which it follows; only in the first one, that
+        of SpecForge and Model-Optimizer, does a published list begin with 1.
+        """
+        return self.layer_ids is not None and self.layer_ids[0] == 1
+
+    def boundaries(self, target_layers: int) -> tuple[int, ...]:
+        """The target boundaries whose features it reads, for a target of so many layers.
+
+        EAGLE-1/2 read the last one (and apply the target's final norm); EAGLE-3 without ids of
+        its own reads those in front of layers 2, N // 2 and N - 3.
+
+        Raises:
+            UserError: the target has too few layers for them.
+        """
+        if self.version != 3:
+            return (target_layers,)
+        if self.layer_ids is None:
+            found: tuple[int, ...] = (2, target_layers // 2, target_layers - 3)
+        else:
+            found = tuple(i + self.ids_count_outputs for i in self.layer_ids)
+        if list(found) != sorted(set(found)) or found[-1] > target_layers:
+            said = "its default" if self.layer_ids is None else f"its {list(self.layer_ids)}"
+            raise UserError(
+                f"The draft reads the target at {said} layers, which are the boundaries "
+                f"{list(found)}; a target of {target_layers} layers has no such boundaries in "
+                "this order."
+            )
+        return found
+
+
+def dump_config(config: EagleConfig, dtype: str) -> dict[str, Any]:
+    """config.json in the official layout (`drafters.eagle.layout.parse_config` reads it back)."""
+    kind = "LlamaForCausalLMEagle3" if config.version == 3 else "LlamaForCausalLM"
+    dumped: dict[str, Any] = {
+        "architectures": [kind],
+        "model_type": "llama",
+        "dtype": dtype,
+        "hidden_size": config.hidden,
+        "intermediate_size": config.intermediate,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "num_hidden_layers": config.layers,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.eps,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_positions,
+        "rope_parameters": dict(config.rope),
+        "tie_word_embeddings": False,
+    }
+    if config.version != 3:
+        return dumped | {"bias": config.fc_bias, "qkv_bias": config.qkv_bias}
+    if config.layer_ids is not None:
+        dumped["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(config.layer_ids)}
+    flags = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    return dumped | {
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden,
+        **{name: True for name in flags if getattr(config, name)},
+    }

@@ -52,7 +52,7 @@ def rope_table(config: EagleConfig, positions: Tensor) -> Rope:
     ).to(positions.device)
     probe = torch.empty(0, dtype=torch.float32, device=positions.device)
     cos, sin = rotary(probe, positions.reshape(1, -1))
-    cos, sin = (table.view(*positions.shape, -1) for table in (cos, sin))
+    cos, sin = (table.view(*positions.shape, config.head_dim) for table in (cos, sin))
     half = config.head_dim // 2
     signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
     return cos[..., None, :], signed[..., None, :]
@@ -203,7 +203,7 @@ class Eagle3Model(nn.Module):
         hidden = self.midlayer(embedding, known, rope, attend)
         for index, layer in self.layers.items():
             hidden = layer(int(index), hidden, rope, attend)
-        return self.norm(hidden) if self.config.norm_output else hidden
+        return self.norm(hidden) if self.config.norm_output else hidden  # type: ignore[no-any-return]
 
     def logits(self, output: Tensor, head: nn.Module) -> Tensor:
         """``[..., Vd]`` of outputs ``[..., H]``; ``head`` is the target's, for a draft without."""

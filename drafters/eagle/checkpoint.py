@@ -1,0 +1,229 @@
+"""EAGLE drafts on disk: config.json with safetensors, or with a .bin that holds only tensors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from drafters.eagle.config import EagleConfig, dump_config
+from drafters.eagle.layout import parse_config
+from drafters.eagle.model import Eagle3Model, EagleModel
+from specbench.api import UserError
+
+AnyEagle = Eagle3Model | EagleModel
+
+
+def find_checkpoint(name: str, revision: str | None) -> Path:
+    """The folder of a draft: ``name`` itself, or the hub's snapshot of that id.
+
+    A .bin is fetched only where there is no safetensors file.
+
+    Raises:
+        UserError: neither a folder nor a hub id that can be had.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    patterns = ["config.json", "*.safetensors"]
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        if not list(folder.glob("*.safetensors")):
+            patterns.append("*.bin")
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"Cannot load the draft {name!r}: {reason}",
+            "Give a folder with config.json and safetensors, or a hub id that this machine can "
+            "reach (elsewhere: `hf download`, copy the folder, pass its path).",
+        ) from error
+    return folder
+
+
+def load_model(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    adjust: Callable[[EagleConfig], EagleConfig] = lambda config: config,
+) -> AnyEagle:
+    """A draft with all its tensors and no others, in ``dtype`` on ``device``.
+
+    Args:
+        adjust: changes the settings read from the folder before the model is made.
+
+    Raises:
+        UserError: no config.json or weights, a switch that is not implemented, tensors that are
+            missing, unknown, misshapen or not finite (all named), a broken d2t or t2d.
+    """
+    raw = _read_json(folder)
+    tensors = _official_names(_read_tensors(folder), folder)
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    config = adjust(parse_config(raw, shapes, str(folder)))
+    _settle_vocabulary(tensors, config, folder)
+    with torch.device("meta"):
+        model = Eagle3Model(config) if config.version == 3 else EagleModel(config)
+    _check(folder, tensors, model.state_dict())
+    loaded = {name: _cast(value, device, dtype) for name, value in tensors.items()}
+    _check_finite(folder, loaded)
+    model.load_state_dict(loaded, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def save_model(model: AnyEagle, folder: Path, dtype: torch.dtype) -> None:
+    """Write config.json and model.safetensors in the official layout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cpu = torch.device("cpu")
+    tensors = {name: _cast(value.detach(), cpu, dtype).contiguous()
+               for name, value in model.state_dict().items()}  # fmt: skip
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = dump_config(model.config, str(dtype).removeprefix("torch."))
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _cast(value: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+
+def _read_json(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"There is no config.json in {folder}: a draft is a folder with one.")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold a JSON object, not {type(raw).__name__}.")
+    return raw
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder by the names in its files; .bin only without safetensors."""
+    paths = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    if not paths:
+        raise UserError(f"There is neither a safetensors nor a .bin file in {folder}.")
+    found: dict[str, Tensor] = {}
+    for path in paths:
+        for name, value in _read_file(path).items():
+            if name in found:
+                raise UserError(f"The tensor {name} is in more than one file of {folder}.")
+            found[name] = value
+    return found
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "it is cut short"
+        raise UserError(
+            f"{path} cannot be read as a file of tensors and nothing else: {reason}"
+        ) from error
+    if not isinstance(held, dict) or not all(isinstance(value, Tensor) for value in held.values()):
+        raise UserError(f"{path} must hold named tensors and nothing else.")
+    return held
+
+
+def _official_names(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """The official spelling: without a trainer's prefix, EAGLE-3's first layer as midlayer."""
+    plain = {name.removeprefix("draft_model."): value for name, value in tensors.items()}
+    if "layers.0.hidden_norm.weight" in plain:
+        plain = {_midlayer(name): value for name, value in plain.items()}
+    if len(plain) != len(tensors):
+        raise UserError(f"Some tensors in {folder} are there twice under two spellings.")
+    return plain
+
+
+def _midlayer(name: str) -> str:
+    return "midlayer." + name.removeprefix("layers.0.") if name.startswith("layers.0.") else name
+
+
+def _settle_vocabulary(tensors: dict[str, Tensor], config: EagleConfig, folder: Path) -> None:
+    """Check d2t and t2d, rebuild a missing t2d, drop both where they say nothing.
+
+    Raises:
+        UserError: the two contradict each other or the sizes.
+    """
+    offsets, mask = tensors.pop("d2t", None), tensors.pop("t2d", None)
+    if config.version != 3 or offsets is None:
+        return
+    if offsets.shape != (config.draft_vocab_size,) or offsets.is_floating_point():
+        raise UserError(
+            f"d2t in {folder} is {list(offsets.shape)} of {offsets.dtype} instead of "
+            f"[{config.draft_vocab_size}] of integers."
+        )
+    ids = torch.arange(config.draft_vocab_size) + offsets.long()
+    if not bool((offsets.diff() >= 0).all()) or not bool(((ids >= 0) & (offsets >= 0)).all()):
+        raise UserError(
+            f"d2t in {folder} decreases or is negative: it must hold target id minus draft id, "
+            "with draft ids in the order of their target ids."
+        )
+    if int(ids[-1]) >= config.vocab_size:
+        raise UserError(
+            f"d2t in {folder} leads to the target id {int(ids[-1])}, but there are only "
+            f"{config.vocab_size} ids."
+        )
+    if config.draft_vocab_size == config.vocab_size:
+        return
+    rebuilt = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
+    if mask is not None and (mask.shape != rebuilt.shape or not torch.equal(mask.bool(), rebuilt)):
+        raise UserError(
+            f"d2t and t2d in {folder} contradict each other: t2d marks {int(mask.sum())} target "
+            f"ids, d2t leads to {int(rebuilt.sum())}, and they are not the same."
+        )
+    if not bool(offsets.any()) and mask is None:
+        raise UserError(
+            f"d2t in {folder} is all zeros though the draft has {config.draft_vocab_size} of the "
+            f"target's {config.vocab_size} ids, and there is no t2d that would confirm it."
+        )
+    tensors["d2t"], tensors["t2d"] = offsets.long(), rebuilt
+
+
+def _check(folder: Path, tensors: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> None:
+    faults = [
+        f"missing {name} {list(want[name].shape)}" for name in sorted(want.keys() - tensors.keys())
+    ]
+    faults += [
+        f"unknown {name} {list(tensors[name].shape)}" for name in sorted(tensors.keys() - want)
+    ]
+    faults += [
+        f"{name} is {list(tensors[name].shape)} instead of {list(want[name].shape)}"
+        for name in sorted(want.keys() & tensors.keys())
+        if tensors[name].shape != want[name].shape
+    ]
+    if faults:
+        raise UserError(
+            f"The tensors in {folder} are not those of an EAGLE draft with its config.json: "
+            f"{'; '.join(faults)}."
+        )
+
+
+def _check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    broken = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
+    if broken:
+        raise UserError(
+            f"The draft in {folder} holds numbers that are not finite (or not in the target's "
+            f"dtype) in {', '.join(sorted(broken))}."
+        )
+
+
+def own_embedding_differs(model: AnyEagle, target_embedding: Tensor) -> bool:
+    """Whether the draft's embedding is really its own; one equal to the target's is let go."""
+    own = model.embed_tokens
+    if own is None:
+        return False
+    if own.weight.shape == target_embedding.shape and torch.equal(own.weight, target_embedding):
+        model.embed_tokens = None
+        return False
+    return True

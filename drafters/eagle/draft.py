@@ -1,0 +1,313 @@
+"""EAGLE-1, EAGLE-2 and EAGLE-3 as drafters: one class, and presets that differ in their tree."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafters.eagle.checkpoint import find_checkpoint, load_model, own_embedding_differs
+from drafters.eagle.config import EagleConfig
+from drafters.eagle.model import Rope, rope_table
+from drafters.eagle.session import ChainSession, FixedSession, TreeSession
+from drafters.eagle.tree import FIXED_TREE
+from specbench.api import Drafter, DraftSession, Request, TargetView, UserError
+
+
+@dataclass(frozen=True)
+class TreeOptions:
+    """Settings of the drafters with a tree grown by score.
+
+    Attributes:
+        model: folder or hub id of the draft.
+        revision: of the hub id.
+        top_k: nodes expanded a level, and children of each; 1 makes a chain.
+        depth: draft forwards behind the catch-up pass; the tree has one level more.
+        total_tokens: nodes verified, the anchor included (as in the published settings).
+        rope_theta: base of the draft's rotary positions; None takes the draft's own.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    top_k: int = 10
+    depth: int = 7
+    total_tokens: int = 60
+    rope_theta: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1 or self.depth < 0 or self.total_tokens < 2:
+            raise UserError(
+                "An EAGLE tree needs top_k >= 1, depth >= 0 and total_tokens >= 2, not "
+                f"{self.top_k}, {self.depth} and {self.total_tokens}."
+            )
+
+
+@dataclass(frozen=True)
+class Eagle3Options(TreeOptions):
+    """`TreeOptions`, and a switch of EAGLE-3.1.
+
+    Attributes:
+        norm_output: whether the next step gets the normed output; None takes the draft's own
+            word, which does not mean the same in every trainer.
+    """
+
+    norm_output: bool | None = None
+
+
+@dataclass(frozen=True)
+class Tree16Options(Eagle3Options):
+    """`Eagle3Options` for 15 drafted tokens."""
+
+    total_tokens: int = 16
+
+
+@dataclass(frozen=True)
+class Chain16Options(Eagle3Options):
+    """`Eagle3Options` for a chain of 15 drafted tokens."""
+
+    top_k: int = 1
+    depth: int = 14
+    total_tokens: int = 16
+
+
+@dataclass(frozen=True)
+class Chain8Options(Eagle3Options):
+    """`Eagle3Options` for a chain of 7 drafted tokens."""
+
+    top_k: int = 1
+    depth: int = 6
+    total_tokens: int = 8
+
+
+@dataclass(frozen=True)
+class Eagle2Options(TreeOptions):
+    """`TreeOptions` as EAGLE-2 was published."""
+
+    depth: int = 5
+
+
+@dataclass(frozen=True)
+class Eagle1Options:
+    """Settings of `Eagle1`, whose tree is fixed.
+
+    Attributes:
+        model: folder or hub id of the draft.
+        revision: of the hub id.
+        rope_theta: base of the draft's rotary positions; None takes the draft's own.
+        sample: at temperature > 0, draw siblings from the draft's own distribution and hand it
+            over for exact rejection sampling. False always proposes the best ones, one-hot.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    rope_theta: float | None = None
+    sample: bool = True
+
+
+class Eagle(Drafter):
+    """What all presets share: loading, and what a session needs of the draft and the target.
+
+    Attributes:
+        version: of the heads it runs: 3, or 1 for those of EAGLE-1 and EAGLE-2.
+        scratch: rows of a session's buffers that a tree needs behind the committed ones.
+    """
+
+    version = 3
+    scratch = 0
+
+    def bind(self, target: TargetView) -> None:
+        """Load the draft in the target's dtype, on its device.
+
+        Raises:
+            UserError: no draft is named, or it does not fit the target or the tree.
+        """
+        options = self.options
+        if options.model is None:
+            raise UserError(f"{self.name} needs a draft: give its folder or hub id.")
+        folder = find_checkpoint(options.model, options.revision)
+        self.model = load_model(folder, target.device, target.dtype, self._adjust)
+        self.config: EagleConfig = self.model.config
+        self.target = target
+        check_fit(self.config, target, self.name, options.model, self.version)
+        self.taps = self.config.boundaries(target.num_layers)
+        lent = target.embedding.weight
+        own = own_embedding_differs(self.model, lent)  # type: ignore[arg-type]
+        self._embedding: Tensor = self.model.embed_tokens.weight if own else lent  # type: ignore
+        offsets = getattr(self.model, "d2t", None)
+        self._ids = None if offsets is None else offsets + torch.arange(
+            len(offsets), device=offsets.device
+        )  # fmt: skip
+        self._rope = rope_table(self.config, torch.empty(0, device=target.device))
+        self._shape()
+
+    @abstractmethod
+    def _shape(self) -> None:
+        """Set `width` and `scratch`.
+
+        Raises:
+            UserError: the draft cannot grow such a tree.
+        """
+
+    def _adjust(self, config: EagleConfig) -> EagleConfig:
+        """The settings of the checkpoint with what the options override."""
+        theta = self.options.rope_theta
+        if theta is not None:
+            config = replace(config, rope={**config.rope, "rope_theta": theta})
+        norm_output = getattr(self.options, "norm_output", None)
+        return config if norm_output is None else replace(config, norm_output=norm_output)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What was settled at `bind`, beside the options: for a person or a record to keep."""
+        ids = self.config.layer_ids
+        return {
+            "rope": dict(self.config.rope),
+            "layer_ids": None if ids is None else list(ids),
+            "boundaries": list(self.taps),
+            "draft_vocabulary": self.config.draft_vocab_size,
+            "own_embedding": self.model.embed_tokens is not None,
+            "norm_output": self.config.norm_output,
+            "drafted": self.width,
+        }
+
+    def rope(self, capacity: int) -> Rope:
+        """Rotary tables of the positions below ``capacity`` (and more)."""
+        if len(self._rope[0]) < capacity:
+            positions = torch.arange(capacity, device=self.target.device)
+            self._rope = rope_table(self.config, positions)
+        return self._rope
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Raw embedding rows of target ids."""
+        return F.embedding(ids, self._embedding)
+
+    def to_target(self, ids: Tensor) -> Tensor:
+        """Target ids of draft ids."""
+        return ids if self._ids is None else self._ids[ids]
+
+    def condition(self, features: Tensor) -> Tensor:
+        """``[n, taps, Ht]`` from the target to ``[n, H]``, as the draft's forward wants it."""
+        flat = features.flatten(1)
+        if self.version == 1:
+            # These heads were trained on what the target's head sees.
+            flat = self.target.norm(flat)  # type: ignore[misc]
+        return self.model.condition(flat)
+
+
+class Eagle3(Eagle):
+    """EAGLE-3 with EAGLE-2's tree, sized as in its paper for 7-8B targets."""
+
+    name = "eagle3"
+    Options: ClassVar[type] = Eagle3Options
+
+    def _shape(self) -> None:
+        options = self.options
+        if options.top_k > self.config.draft_vocab_size:
+            raise UserError(
+                f"{self.name}.top_k is {options.top_k}, but the draft knows "
+                f"{self.config.draft_vocab_size} tokens only."
+            )
+        self.top_k: int = options.top_k
+        pool = self.top_k + options.depth * self.top_k**2
+        self.width = min(options.total_tokens - 1, pool)
+        # A node of level l needs l nodes above it, so deeper ones could never be kept.
+        self.depth = min(options.depth, self.width - 1)
+        self.scratch = self.depth * self.top_k
+
+    def open(self, request: Request) -> DraftSession:
+        return ChainSession(self, request) if self.top_k == 1 else TreeSession(self, request)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return super().details | {"depth": self.options.depth, "levels": self.options.depth + 1}
+
+
+class Eagle3Tree16(Eagle3):
+    """EAGLE-3 with a tree as large as DFlash's block of 16."""
+
+    name = "eagle3-tree16"
+    Options: ClassVar[type] = Tree16Options
+
+
+class Eagle3Chain16(Eagle3):
+    """EAGLE-3 as a chain as long as DFlash's block of 16."""
+
+    name = "eagle3-chain16"
+    Options: ClassVar[type] = Chain16Options
+
+
+class Eagle3Chain8(Eagle3):
+    """EAGLE-3 as a chain as long as a block of 8."""
+
+    name = "eagle3-chain8"
+    Options: ClassVar[type] = Chain8Options
+
+
+class Eagle2(Eagle3):
+    """The heads of EAGLE-1 with a tree grown by score (arXiv 2406.16858)."""
+
+    name = "eagle2"
+    version = 1
+    Options: ClassVar[type] = Eagle2Options
+
+
+class Eagle1(Eagle):
+    """EAGLE (arXiv 2401.15077) with its fixed tree."""
+
+    name = "eagle1"
+    version = 1
+    Options: ClassVar[type] = Eagle1Options
+
+    @property
+    def samples(self) -> bool:
+        return bool(self.options.sample)
+
+    def _shape(self) -> None:
+        self.width = sum(map(sum, FIXED_TREE))
+        self.scratch = sum(map(len, FIXED_TREE[1:]))
+
+    def open(self, request: Request) -> DraftSession:
+        return FixedSession(self, request)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return super().details | {"levels": len(FIXED_TREE)}
+
+
+def check_fit(
+    config: EagleConfig, target: TargetView, drafter: str, name: str, version: int
+) -> None:
+    """Whether a draft was made for this target, and for this drafter.
+
+    Raises:
+        UserError: names everything that does not fit.
+    """
+    kinds = {1: "an EAGLE-1/2 head", 3: "an EAGLE-3 head"}
+    if config.version != version:
+        better = "eagle2 or eagle1" if config.version == 1 else "eagle3"
+        raise UserError(
+            f"{drafter} runs {kinds[version]}, but {name!r} is {kinds[config.version]}: take "
+            f"the drafter {better} for it."
+        )
+    faults = []
+    if config.target_hidden != target.hidden_size:
+        faults.append(f"its features are {config.target_hidden} wide, not {target.hidden_size}")
+    if config.vocab_size != target.vocab_size:
+        faults.append(f"it was made for {config.vocab_size} token ids, not {target.vocab_size}")
+    if config.hidden != target.hidden_size and not config.own_embedding:
+        faults.append(
+            f"it is {config.hidden} wide and brings no embedding, the target's is "
+            f"{target.hidden_size} wide"
+        )
+    if config.hidden != target.hidden_size and not (config.own_head and version == 3):
+        faults.append(f"it is {config.hidden} wide and brings no head of its own")
+    if version == 1 and target.norm is None:
+        faults.append("it reads what the target's final norm gives, and that norm was not found")
+    if faults:
+        raise UserError(
+            f"The draft {name!r} does not fit the target {target.name!r}: {'; '.join(faults)}."
+        )

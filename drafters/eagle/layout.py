@@ -1,0 +1,305 @@
+"""config.json of an EAGLE draft in any of the layouts in use, read as data.
+
+Widths come from the tensors; the file says how many heads there are, how positions are rotated,
+which target layers are read and which variants of the forward were trained. The layouts are the
+official one (also SpecForge's and AngelSlim's), speculators' and Model-Optimizer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from drafters.eagle.config import ROPE_TYPES, EagleConfig
+from specbench.api import UserError
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Tensor names, in the official spelling, to shapes."""
+
+_NORMS = ("norm_before_fc", "fc_norm", "norm_output", "norm_before_residual")
+
+# A key of these with any value but the ones named (or null) changes the forward.
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "mlp_bias": (False,),
+    "partial_rotary_factor": (1, 1.0),
+    "use_sliding_window": (False,),
+    "position_embedding_type": ("rope",),
+    "parallel_drafting": (False,),
+    "num_eagle_features": (3,),
+    "use_aux_hidden_state": (True,),
+    "use_input_layernorm_in_first_layer": (True,),
+    "use_last_layernorm": (True,),
+    "use_mtp_layernorm": (False,),
+    "next_layer_regular": (True,),
+    "parallel_draft_step": (1,),
+    "parallel_draft_heads_num_layers": (0, 1),
+    "has_lm_head": (True, False),
+}
+# Keys of other methods or attentions; present and not null, they are refused.
+_FOREIGN = (
+    "q_lora_rank",
+    "kv_lora_rank",
+    "dflash_config",
+    "block_size",
+    "markov_rank",
+    "medusa_num_heads",
+    "lm_head_rank",
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
+    "logit_scale",
+    "embedding_multiplier",
+    "residual_multiplier",
+)
+_EAGLE_CONFIG = {
+    "eagle_aux_hidden_state_layer_ids",
+    "use_aux_hidden_state",
+    "use_input_layernorm_in_first_layer",
+    "use_last_layernorm",
+    "use_mtp_layernorm",
+    "next_layer_regular",
+    "parallel_draft_step",
+    "parallel_draft_heads_num_layers",
+    "has_lm_head",
+    *_NORMS,
+}
+_SPECULATORS = {
+    "architectures",
+    "auto_map",
+    "base_model_ep_plan",
+    "base_model_pp_plan",
+    "base_model_tp_plan",
+    "draft_vocab_size",
+    "dtype",
+    "eagle_aux_hidden_state_layer_ids",
+    "embed_requires_grad",
+    "has_no_defaults_at_init",
+    "model_type",
+    "speculators_config",
+    "speculators_model_type",
+    "speculators_version",
+    "target_hidden_size",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "transformer_layer_config",
+    "transformers_version",
+    *_NORMS,
+}
+
+
+def parse_config(raw: Mapping[str, Any], shapes: Shapes, where: str) -> EagleConfig:
+    """What the forward of a checkpoint depends on.
+
+    Args:
+        raw: the parsed config.json.
+        shapes: of the checkpoint's tensors.
+        where: its path or hub id, for messages.
+
+    Raises:
+        UserError: a switch that is not implemented, or a value that contradicts the tensors.
+    """
+    read = _Reader(raw, where)
+    _refuse(read)
+    version = 3 if "midlayer.hidden_norm.weight" in shapes else 1
+    fc = _shape(shapes, "fc.weight", where)
+    hidden = fc[0]
+    heads = read.integer("num_attention_heads")
+    query_rows = _shape(shapes, f"{_first(version)}.self_attn.q_proj.weight", where)[0]
+    head_dim = read.integer("head_dim", query_rows // heads)
+    key_rows = _shape(shapes, f"{_first(version)}.self_attn.k_proj.weight", where)[0]
+    kv_heads = read.integer("num_key_value_heads", heads)
+    read.match("num_attention_heads * head_dim", heads * head_dim, query_rows, "q_proj")
+    read.match("num_key_value_heads * head_dim", kv_heads * head_dim, key_rows, "k_proj")
+    read.match("hidden_size", read.integer("hidden_size", hidden), hidden, "fc")
+    target_hidden = read.integer("target_hidden_size", hidden) if version == 3 else hidden
+    vocab_size, draft_vocab_size = _vocabularies(read, shapes)
+    return EagleConfig(
+        version=version,
+        hidden=hidden,
+        intermediate=_shape(shapes, f"{_first(version)}.mlp.gate_proj.weight", where)[0],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        target_hidden=target_hidden,
+        vocab_size=vocab_size,
+        draft_vocab_size=draft_vocab_size,
+        taps_count=_taps_count(read, version, fc[1], target_hidden),
+        layers=1 + len({name.split(".")[1] for name in shapes if name.startswith("layers.")}
+                       - {"0"}),
+        layer_ids=_layer_ids(read) if version == 3 else None,
+        eps=read.number("rms_norm_eps", 1e-6),
+        rope=_rope(read),
+        max_positions=read.integer("max_position_embeddings", 2048),
+        fc_bias="fc.bias" in shapes,
+        qkv_bias=f"{_first(version)}.self_attn.q_proj.bias" in shapes,
+        output_bias=f"{_first(version)}.self_attn.o_proj.bias" in shapes,
+        qk_norm=f"{_first(version)}.self_attn.q_norm.weight" in shapes,
+        norm_before_residual=read.flag("norm_before_residual", False),
+        norm_before_fc=read.flag("norm_before_fc", "input_norm.weight" in shapes),
+        fc_norm=read.flag("fc_norm", "fc_norm.0.weight" in shapes),
+        norm_output=read.flag("norm_output", False),
+        own_embedding="embed_tokens.weight" in shapes,
+        own_head="lm_head.weight" in shapes,
+    )  # fmt: skip
+
+
+def _first(version: int) -> str:
+    return "midlayer" if version == 3 else "layers.0"
+
+
+def _shape(shapes: Shapes, name: str, where: str) -> tuple[int, ...]:
+    found = shapes.get(name)
+    if found is None or len(found) != 2:
+        have = "is missing" if found is None else f"has the shape {list(found)}, not two axes"
+        raise UserError(
+            f"The tensor {name} of the draft {where} {have}, so this is no EAGLE checkpoint; it "
+            f"holds {', '.join(sorted(shapes)) or 'nothing'}."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Typed access: eagle_config first, then speculators' decoder part, then the top level."""
+
+    raw: Mapping[str, Any]
+    where: str
+
+    def parts(self) -> list[Mapping[str, Any]]:
+        inner = (self.raw.get("eagle_config"), self.raw.get("transformer_layer_config"))
+        return [part for part in (*inner, self.raw) if isinstance(part, Mapping)]
+
+    def value(self, key: str) -> Any:
+        found = (part.get(key) for part in self.parts())
+        return next((value for value in found if value is not None), None)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        found = self.value(key)
+        found = default if found is None else found
+        if type(found) is not int or found < 1:
+            raise self.error(key, f"must be a positive integer, not {found!r}")
+        return found
+
+    def number(self, key: str, default: float) -> float:
+        found = self.value(key)
+        found = default if found is None else found
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self.error(key, f"must be a number, not {found!r}")
+        return float(found)
+
+    def flag(self, key: str, default: bool) -> bool:
+        found = self.value(key)
+        found = default if found is None else found
+        if not isinstance(found, bool):
+            raise self.error(key, f"must be true or false, not {found!r}")
+        return found
+
+    def match(self, key: str, said: int, held: int, tensor: str) -> None:
+        """Refuse a config that says otherwise than the tensors."""
+        if said != held:
+            raise self.error(key, f"is {said}, but {tensor} has {held} rows")
+
+    def error(self, key: str, fault: str) -> UserError:
+        return UserError(f"{key} in config.json of {self.where} {fault}.")
+
+
+def _refuse(read: _Reader) -> None:
+    """Refuse what would change the forward and is not implemented.
+
+    Raises:
+        UserError: names every such key with its value.
+    """
+    kind = read.raw.get("speculators_model_type")
+    if kind not in (None, "eagle3"):
+        raise read.error("speculators_model_type", f"is {kind!r}; only 'eagle3' can be read")
+    found = {key: read.value(key) for key in (*_FIXED, *_FOREIGN)}
+    wrong = [
+        f"{key}={value!r}"
+        for key, value in found.items()
+        if value is not None and value not in _FIXED.get(key, ())
+    ]
+    nested = read.raw.get("eagle_config") or {}
+    wrong += [f"eagle_config.{key}={nested[key]!r}" for key in sorted(set(nested) - _EAGLE_CONFIG)]
+    if kind is not None:
+        wrong += [f"{key}={read.raw[key]!r}" for key in sorted(set(read.raw) - _SPECULATORS)
+                  if read.raw[key] not in (None, False)]  # fmt: skip
+    if "sliding_attention" in (read.value("layer_types") or ()):
+        wrong.append("layer_types with sliding_attention")
+    if wrong:
+        raise UserError(
+            f"The draft {read.where} needs something that specbench does not implement: "
+            f"{', '.join(wrong)}; without it the draft would run, but not as it was trained."
+        )
+
+
+def _vocabularies(read: _Reader, shapes: Shapes) -> tuple[int, int]:
+    """The target's vocabulary and the draft's.
+
+    Raises:
+        UserError: a reduced vocabulary without a head of its own or without d2t.
+    """
+    mask, head, embedding = (
+        shapes.get(name, (None,))[0] for name in ("t2d", "lm_head.weight", "embed_tokens.weight")
+    )
+    vocabulary = mask or embedding or read.integer("vocab_size")
+    said = read.value("draft_vocab_size")
+    draft = head or said or vocabulary
+    if head is not None and said is not None:
+        read.match("draft_vocab_size", read.integer("draft_vocab_size"), head, "lm_head")
+    if draft != vocabulary and head is None:
+        raise UserError(
+            f"The draft {read.where} has a vocabulary of {draft} of the target's {vocabulary} ids, "
+            "but no lm_head.weight: the target's head cannot stand in for it."
+        )
+    if draft != vocabulary and "d2t" not in shapes:
+        raise UserError(
+            f"The draft {read.where} has a vocabulary of {draft} of the target's {vocabulary} ids, "
+            "but no d2t to say which ones."
+        )
+    return vocabulary, draft
+
+
+def _taps_count(read: _Reader, version: int, width: int, target_hidden: int) -> int:
+    if version == 1:
+        return 1
+    count, rest = divmod(width, target_hidden)
+    ids = _layer_ids(read)
+    if rest or count < 1 or (ids is not None and len(ids) != count):
+        wanted = f"for the layers {list(ids)}" if ids else "of any number of layers"
+        raise UserError(
+            f"fc.weight of the draft {read.where} takes {width} inputs, which are not features "
+            f"{wanted}, each {target_hidden} wide."
+        )
+    return count
+
+
+def _layer_ids(read: _Reader) -> tuple[int, ...] | None:
+    ids = read.value("eagle_aux_hidden_state_layer_ids")
+    if ids is None or ids == []:
+        return None
+    if not isinstance(ids, list) or any(type(i) is not int or i < 0 for i in ids):
+        raise read.error(
+            "eagle_aux_hidden_state_layer_ids", f"must be a list of layer numbers, not {ids!r}"
+        )
+    if sorted(set(ids)) != ids:
+        raise read.error("eagle_aux_hidden_state_layer_ids", f"must increase, unlike {ids!r}")
+    return tuple(ids)
+
+
+def _rope(read: _Reader) -> dict[str, Any]:
+    """``rope_parameters``, or the same from the older rope_scaling and rope_theta, else 10000.
+
+    The target's base is never taken over: official drafts of Llama-3.1 say nothing and were
+    trained with 10000.
+    """
+    rope = dict(read.value("rope_parameters") or read.value("rope_scaling") or {})
+    kind = rope.pop("type", None)
+    rope["rope_type"] = rope.get("rope_type") or kind or "default"
+    if rope["rope_type"] not in ROPE_TYPES:
+        raise read.error(
+            "rope_parameters", f"has the type {rope['rope_type']!r}, not one of {ROPE_TYPES}"
+        )
+    theta = rope.get("rope_theta")
+    rope["rope_theta"] = read.number("rope_theta", 10000.0) if theta is None else float(theta)
+    return rope

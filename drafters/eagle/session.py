@@ -1,0 +1,187 @@
+"""Drafting for one sequence with an EAGLE network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafters.eagle import tree
+from specbench.api import (
+    Commit,
+    DraftSession,
+    Proposal,
+    Request,
+    probabilities,
+    seeded_generator,
+)
+
+if TYPE_CHECKING:
+    from drafters.eagle.draft import Eagle, Eagle3
+
+
+class EagleSession(DraftSession):
+    """One sequence; keys and values of all layers in buffers allocated once.
+
+    The first ``length`` rows belong to the committed tokens before the anchor, all of them made
+    from real target features. A tree's rows are written behind them and are overwritten by the
+    next commit, so that nothing of a draft outlives its round.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, drafter: Eagle, request: Request) -> None:
+        config = drafter.config
+        self._drafter = drafter
+        self._request = request
+        rows = request.capacity + drafter.scratch
+        shape = (config.layers, config.kv_heads, rows, config.head_dim)
+        target = drafter.target
+        self._keys = torch.empty(shape, dtype=target.dtype, device=target.device)
+        self._values = torch.empty_like(self._keys)
+        self._cos, self._sin = drafter.rope(rows)
+        self._outputs = torch.empty(0)
+        self._seen = self._outputs
+        self._level = 0
+        self.length = 0
+
+    @torch.inference_mode()
+    def commit(self, commit: Commit) -> None:
+        """The catch-up pass: every new pair of a target feature and the token behind it."""
+        assert commit.features is not None, "an EAGLE drafter taps the target"
+        count = len(commit.features)
+        known = self._drafter.condition(commit.features)
+        ids = torch.tensor(commit.tokens[-count:], device=known.device)
+        mask = None
+        if self.length and count > 1:
+            mask = torch.ones(count, self.length + count, dtype=torch.bool, device=known.device)
+            mask = mask.tril_(self.length)
+        positions = slice(self.length, self.length + count)
+        self._outputs = self._step(ids, known, positions, positions, mask)[-1:]
+        self.length += count
+
+    @torch.inference_mode()
+    def propose(self, budget: int) -> Proposal:
+        self._level = 0
+        self._seen = self._outputs.new_empty(1, 0, dtype=torch.bool)
+        return self._grow(self._logits(), budget)
+
+    @abstractmethod
+    def _grow(self, logits: Tensor, budget: int) -> Proposal:
+        """A proposal of at most ``budget`` levels from the logits ``[1, Vd]`` behind the anchor."""
+
+    def _logits(self) -> Tensor:
+        """``[k, Vd]`` of the rows that ran last."""
+        return self._drafter.model.logits(self._outputs, self._drafter.target.head)
+
+    def _expand(self, tokens: Tensor, ranks: Tensor) -> Tensor:
+        """Run one level of a tree (`tree.Expand`); its nodes share one position."""
+        rows = len(tokens)
+        itself = torch.eye(rows, dtype=torch.bool, device=tokens.device)
+        used = self._seen.shape[1]
+        self._seen = torch.cat([self._seen[ranks], itself], dim=1)
+        mask = F.pad(self._seen, (self.length, 0), value=True)
+        return self._run_level(tokens, self._outputs[ranks], used, mask)
+
+    def _run_level(self, tokens: Tensor, known: Tensor, used: int, mask: Tensor | None) -> Tensor:
+        """Logits of draft ids ``[k]`` in the scratch rows behind the ``used`` ones."""
+        position = self.length + self._level
+        self._level += 1
+        self._outputs = self._step(
+            self._drafter.to_target(tokens),
+            known,
+            slice(position, position + 1),
+            slice(self.length + used, self.length + used + len(tokens)),
+            mask,
+        )
+        return self._logits()
+
+    def _step(
+        self, ids: Tensor, known: Tensor, positions: slice, rows: slice, mask: Tensor | None
+    ) -> Tensor:
+        """One forward of the draft over target ids ``[n]``.
+
+        Args:
+            known: ``[n, H]`` conditioned features or the outputs of the step before.
+            positions: rotary positions, one a row or one for all.
+            rows: of the buffers, where the keys and values go.
+            mask: ``[n, rows.stop]`` bool; None is causal, or a single row that sees everything.
+        """
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._keys[layer, :, rows] = k.transpose(0, 1)
+            self._values[layer, :, rows] = v.transpose(0, 1)
+            seen = slice(0, rows.stop)
+            return attention(q, self._keys[layer, :, seen], self._values[layer, :, seen], mask)
+
+        rope = self._cos[positions], self._sin[positions]
+        return self._drafter.model(self._drafter.embed(ids), known, rope, attend)  # type: ignore[no-any-return]
+
+
+class TreeSession(EagleSession):
+    """EAGLE-2's dynamic tree."""
+
+    _drafter: Eagle3
+
+    def _grow(self, logits: Tensor, budget: int) -> Proposal:
+        drafter = self._drafter
+        depth = min(drafter.depth, budget - 1)
+        pool = tree.grow(logits, drafter.top_k, depth, self._expand)
+        tokens, parents = tree.rerank(pool, drafter.width)
+        # Not a number draws the verifier's error, without asking the device here.
+        broken = pool.scores.isnan().any()
+        return Proposal(drafter.to_target(tokens).masked_fill(broken, -1), parents)
+
+
+class ChainSession(EagleSession):
+    """The tree of one node a level."""
+
+    def _grow(self, logits: Tensor, budget: int) -> Proposal:
+        tokens = tree.chain(logits, min(self._drafter.width, budget), self._extend)
+        return Proposal.chain(self._drafter.to_target(tokens))
+
+    def _extend(self, tokens: Tensor, ranks: Tensor) -> Tensor:
+        return self._run_level(tokens, self._outputs, self._level, None)
+
+
+class FixedSession(EagleSession):
+    """EAGLE-1's tree of one shape, its siblings the best ones or drawn without replacement."""
+
+    def __init__(self, drafter: Eagle, request: Request) -> None:
+        super().__init__(drafter, request)
+        self._draws = drafter.samples and not request.sampling.greedy
+        self._generator = seeded_generator(request.seed, "draft", drafter.target.device)
+
+    def _grow(self, logits: Tensor, budget: int) -> Proposal:
+        levels = min(len(tree.FIXED_TREE), budget)
+        tokens, probs = tree.fixed(logits, levels, self._pick, self._expand)
+        parents = torch.tensor(tree.fixed_parents(levels), device=tokens.device)
+        return Proposal(self._drafter.to_target(tokens), parents, probs)
+
+    def _pick(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
+        if not self._draws:
+            return logits.topk(count).indices, None
+        probs = probabilities(logits, self._request.sampling)
+        return tree.without_replacement(probs, count, self._generator)
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """q ``[n, h, d]`` over keys and values ``[g, m, d]`` to ``[n, h * d]``; see `_step`.
+
+    The query heads of a group are laid under one another, so that the history is never repeated;
+    a whole prompt, which has no history, goes through the causal kernel instead.
+    """
+    rows, heads, width = q.shape
+    kv_heads = keys.shape[0]
+    if mask is None and rows > 1:
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=True
+        )
+        return out[0].transpose(0, 1).reshape(rows, heads * width)
+    packed = q.view(rows, kv_heads, -1, width).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, width)
+    if mask is not None:
+        mask = mask.repeat(heads // kv_heads, 1)
+    out = F.scaled_dot_product_attention(packed, keys[None], values[None], attn_mask=mask)
+    return out.view(kv_heads, -1, rows, width).permute(2, 0, 1, 3).reshape(rows, heads * width)

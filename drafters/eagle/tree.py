@@ -1,0 +1,160 @@
+"""Growing draft trees: EAGLE-2's by score (arXiv 2406.16858, section 4), EAGLE-1's fixed one.
+
+Everything stays on the device: no function here looks at a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Expand = Callable[[Tensor, Tensor], Tensor]
+"""(draft ids ``[k]``, ranks ``[k]`` of their parents in the level before) to logits ``[k, Vd]``."""
+
+FIXED_TREE = ((4,), (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))
+"""EAGLE-1's tree of 25 (its ``mc_sim_7b_63``): how many children each node has, level by level.
+
+The nodes with children are the first ones of their level; level 0 is the anchor alone.
+"""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All nodes that were scored, in the order of their creation.
+
+    Attributes:
+        tokens: ``[m]`` draft ids.
+        scores: ``[m]`` sums of log-probabilities along the path.
+        parents: ``[m]`` index of the parent in the pool, -1 for the anchor.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    parents: Tensor
+
+
+def grow(logits: Tensor, top_k: int, depth: int, expand: Expand) -> Pool:
+    """Grow ``depth + 1`` levels: k nodes, then the k best children of k nodes at a time.
+
+    Args:
+        logits: ``[1, Vd]`` behind the anchor.
+        expand: runs one level; called ``depth`` times.
+    """
+    scores, tokens = _children(logits, top_k)
+    frontier = torch.arange(top_k, device=logits.device)
+    ranks = torch.zeros_like(frontier)
+    pool = [Pool(tokens[0], scores[0], torch.full_like(frontier, -1))]
+    best, chosen, size = scores[0], tokens[0], top_k
+    for level in range(depth):
+        scores, tokens = _children(expand(chosen, ranks), top_k)
+        scores, tokens = (scores + best[:, None]).flatten(), tokens.flatten()
+        pool.append(Pool(tokens, scores, frontier.repeat_interleave(top_k)))
+        if level + 1 < depth:
+            order = _best(scores, top_k)
+            best, chosen, ranks = scores[order], tokens[order], order // top_k
+            frontier, size = size + order, size + top_k * top_k
+    return Pool(*(torch.cat([getattr(part, name) for part in pool])
+                  for name in ("tokens", "scores", "parents")))  # fmt: skip
+
+
+def rerank(pool: Pool, count: int) -> tuple[Tensor, Tensor]:
+    """Draft ids and parents of the ``count`` best nodes (all, if there are fewer), in pool order.
+
+    A parent's score is never below its child's and its index is lower, so with ties broken by
+    the index it is always among them.
+    """
+    kept = _best(pool.scores, count).sort().values
+    parents = pool.parents[kept]
+    inside = torch.searchsorted(kept, parents)
+    return pool.tokens[kept], torch.where(parents < 0, parents, inside)
+
+
+def chain(logits: Tensor, count: int, expand: Expand) -> Tensor:
+    """``[count]`` draft ids, each the most likely one behind the one before."""
+    tokens = [logits.argmax(-1)]
+    rank = torch.zeros_like(tokens[0])
+    while len(tokens) < count:
+        tokens.append(expand(tokens[-1], rank).argmax(-1))
+    return torch.cat(tokens)
+
+
+def fixed(
+    logits: Tensor,
+    levels: int,
+    pick: Callable[[Tensor, int], tuple[Tensor, Tensor | None]],
+    expand: Expand,
+) -> tuple[Tensor, Tensor | None]:
+    """Draft ids of the first ``levels`` levels of `FIXED_TREE`, and their distributions.
+
+    Args:
+        logits: ``[1, Vd]`` behind the anchor.
+        pick: (logits ``[m, Vd]``, c) to c children of each node, ``[m, c]``, best or first drawn
+            first, and the distributions ``[m, c, Vd]`` they were drawn from (None: one-hot).
+        expand: runs one level.
+    """  # fmt: skip
+    tokens: list[Tensor] = []
+    probs: list[Tensor] = []
+    for level, counts in enumerate(FIXED_TREE[:levels]):
+        if level:
+            ranks = torch.tensor(_ranks(level)[: len(counts)], device=logits.device)
+            logits = expand(tokens[-1][: len(counts)], ranks)
+        children, drawn = pick(logits, max(counts))
+        tokens.append(torch.cat([children[i, :c] for i, c in enumerate(counts)]))
+        if drawn is not None:
+            probs += [drawn[i, :c] for i, c in enumerate(counts)]
+    return torch.cat(tokens), torch.cat(probs) if probs else None
+
+
+def fixed_parents(levels: int) -> list[int]:
+    """Parents of the first ``levels`` levels of `FIXED_TREE`, -1 for the anchor."""
+    parents: list[int] = []
+    start = -1
+    for level in range(levels):
+        ranks = _ranks(level + 1)
+        parents += [start + rank for rank in ranks]
+        start = len(parents) - len(ranks)
+    return parents
+
+
+def without_replacement(
+    probs: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw ``count`` different tokens from each row of ``probs`` ``[m, V]``.
+
+    The order of p / Exp(1) is that of drawing one after the other (exponential races).
+
+    Returns:
+        ids ``[m, count]`` in the order drawn, and ``[m, count, V]``, what each was drawn from:
+        the row without the ids before it, renormalised. Where nothing is left to draw the token
+        is arbitrary, but chosen before the target's noise, and so its distribution is one-hot.
+    """
+    noise = torch.empty_like(probs).exponential_(generator=generator)
+    tiny = torch.finfo(probs.dtype).tiny
+    ids = (probs / noise.clamp_(min=tiny)).topk(count).indices
+    left = probs[:, None].repeat(1, count, 1)
+    not_before = torch.ones(count, count, dtype=probs.dtype, device=probs.device).triu()
+    index = ids[:, None].expand(-1, count, -1)
+    left.scatter_(2, index, probs.gather(1, ids)[:, None] * not_before)
+    mass = left.sum(-1, keepdim=True)
+    point = torch.zeros_like(left).scatter_(2, ids[..., None], 1.0)
+    return ids, torch.where(mass > 0, left / mass.clamp(min=tiny), point)
+
+
+def _children(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and draft ids ``[k, top_k]`` of each row's best children."""
+    values, ids = F.log_softmax(logits.float(), dim=-1).topk(top_k)
+    return values, ids
+
+
+def _best(scores: Tensor, count: int) -> Tensor:
+    """Indices of the best scores, best first; of equal ones the lower index goes first."""
+    return scores.sort(descending=True, stable=True).indices[:count]
+
+
+def _ranks(level: int) -> list[int]:
+    """For each node of a level of `FIXED_TREE` its parent's rank in the level before."""
+    return [rank for rank, count in enumerate(FIXED_TREE[level - 1]) for _ in range(count)]

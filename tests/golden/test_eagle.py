@@ -1,0 +1,176 @@
+"""Recorded runs of the published EAGLE modules, through our loader, drafters and loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from drafters.eagle import draft
+from drafters.eagle.session import EagleSession
+from specbench.api import Drafter, Proposal, Request, Sampling, Target
+from specbench.core.decode import generate
+from specbench.core.verifier import Verifier
+
+HERE = Path(__file__).parent / "eagle"
+ATOL = 1e-4
+
+
+def tree_of(kind: type[Any], options: type[Any], **shape: int) -> Callable[[], Drafter]:
+    version = "eagle3" if kind.version == 3 else "eagle1"
+    return lambda: kind(options(model=str(HERE / version), **shape))
+
+
+CASES: dict[str, Callable[[], Drafter]] = {
+    "eagle3_tree_k4_d3_t16": tree_of(
+        draft.Eagle3, draft.Eagle3Options, top_k=4, depth=3, total_tokens=16
+    ),
+    "eagle3_tree_k10_d5_t60": tree_of(
+        draft.Eagle3, draft.Eagle3Options, top_k=10, depth=5, total_tokens=60
+    ),
+    "eagle3_chain_d6_t8": tree_of(draft.Eagle3Chain8, draft.Chain8Options),
+    "eagle1_tree_k4_d3_t16": tree_of(
+        draft.Eagle2, draft.Eagle2Options, top_k=4, depth=3, total_tokens=16
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target.load(str(HERE / "target"))
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[Drafter, dict[str, Any]]:
+    arrays = dict(np.load(HERE / f"{request.param}.npz"))
+    return CASES[request.param](), arrays
+
+
+class Watched:
+    """A session whose forwards are kept: what went in, what came out."""
+
+    def __init__(self, session: EagleSession) -> None:
+        self.session = session
+        self.calls: list[dict[str, Any]] = []
+        step, logits = session._step, session._logits
+
+        def kept_step(
+            ids: Tensor, known: Tensor, positions: slice, rows: slice, mask: Tensor | None
+        ) -> Tensor:
+            out = step(ids, known, positions, rows, mask)
+            self.calls.append(
+                {"ids": ids, "known": known, "positions": positions, "rows": rows, "mask": mask}
+                | {"out": out}
+            )
+            return out
+
+        def kept_logits() -> Tensor:
+            out = logits()
+            self.calls[-1]["logits"] = out
+            return out
+
+        session._step = kept_step  # type: ignore[method-assign]
+        session._logits = kept_logits  # type: ignore[method-assign]
+
+
+def same(got: Tensor, want: np.ndarray) -> None:
+    torch.testing.assert_close(got, torch.from_numpy(want), rtol=0, atol=ATOL)
+
+
+def drive(target: Target, drafter: Drafter, arrays: dict[str, Any]) -> None:
+    """Round by round: the draft's forwards, the tree, the verdict."""
+    drafter.bind(target.view())
+    prompt, want = arrays["prompt"].tolist(), arrays["output_ids"].tolist()
+    verifier = Verifier(
+        target, Sampling(), 0, len(prompt), len(want) + 20, drafter.width, drafter.taps
+    )
+    session = drafter.open(Request(capacity=verifier.capacity))
+    assert isinstance(session, EagleSession)
+    watched = Watched(session)
+    commit = verifier.prefill(prompt)
+    text = list(commit.tokens)
+    accepted = []
+    for index in range(int(arrays["num_rounds"])):
+        watched.calls.clear()
+        session.commit(commit)
+        assert session.length == len(text) - 1
+        proposal = session.propose(1000)
+        if index < int(arrays["n_rounds_recorded"]):
+            recorded = {k.removeprefix(f"r{index}_"): v for k, v in arrays.items()
+                        if k.startswith(f"r{index}_")}  # fmt: skip
+            assert text == recorded["context_ids"].tolist()
+            check_catch_up(watched.calls[0], commit.features, recorded)
+            check_levels(watched.calls[1:], session.length, recorded)
+            check_tree(proposal, text[-1], session.length, recorded)
+        commit = verifier.verify(proposal)
+        accepted.append(commit.accepted)
+        text += commit.tokens
+    assert accepted == arrays["accept_lengths"].tolist()
+    # The newest token is not committed yet in the recording.
+    assert text[:-1] == want == arrays["plain_greedy_ids"].tolist()
+
+
+def check_catch_up(call: dict[str, Any], features: Tensor | None, want: dict[str, Any]) -> None:
+    assert features is not None
+    if want["root_in_features"].shape[1] == features.shape[1] * features.shape[2]:
+        if features.shape[1] > 1:
+            same(features.flatten(1), want["root_in_features"])
+        else:
+            same(call["known"], want["root_in_features"])
+    assert call["ids"].tolist() == want["root_in_ids"].tolist()
+    positions = range(call["positions"].start, call["positions"].stop)
+    assert list(positions) == want["root_positions"].tolist()
+    assert call["rows"].start == int(want["root_past_len"])
+    assert call["rows"].stop == int(want["draft_kv_len_committed"])
+    same(call["out"][-1], want["root_out_hidden_last"])
+    same(call["logits"][0], want["root_logits"])
+
+
+def check_levels(calls: list[dict[str, Any]], length: int, want: dict[str, Any]) -> None:
+    levels = sum(name.startswith("lvl") and name.endswith("_in_ids") for name in want)
+    assert len(calls) == levels
+    for level, call in enumerate(calls):
+        of = {k.removeprefix(f"lvl{level}_"): v for k, v in want.items() if k[:4] == f"lvl{level}"}
+        assert call["ids"].tolist() == of["in_ids"].tolist()
+        assert {call["positions"].start} == set(of["positions"].tolist())
+        assert call["positions"].stop == call["positions"].start + 1
+        assert call["rows"].start == int(of["past_len"])
+        if call["mask"] is None:
+            assert of["mask"].all()
+        else:
+            assert bool(call["mask"][:, :length].all())
+            assert call["mask"][:, length:].tolist() == of["mask"].tolist()
+        if "in_hidden" in of:
+            same(call["known"], of["in_hidden"])
+        same(call["out"], of["out_hidden"])
+        same(call["logits"], of["logits"])
+
+
+def check_tree(proposal: Proposal, root: int, length: int, want: dict[str, Any]) -> None:
+    assert [root, *proposal.tokens.tolist()] == want["draft_tokens"].tolist()
+    # The recording counts the root as node 0 and gives it the parent -1.
+    assert [-1, *(proposal.parents + 1).tolist()] == want["tree_parents"].tolist()
+    assert proposal.depths.tolist() == want["tree_depths"].tolist()
+    assert (proposal.depths + length).tolist() == want["verify_position_ids"].tolist()
+    assert proposal.ancestors.tolist() == want["tree_mask"].astype(bool).tolist()
+
+
+def test_every_round(target: Target, case: tuple[Drafter, dict[str, Any]]) -> None:
+    drive(target, *case)
+
+
+def test_through_the_loop(target: Target, case: tuple[Drafter, dict[str, Any]]) -> None:
+    """The counters of the whole run; the end token is the recording's."""
+    drafter, arrays = case
+    drafter.bind(target.view())
+    prompt, want = arrays["prompt"].tolist(), arrays["output_ids"].tolist()
+    output = generate(target, drafter, prompt, len(want) - len(prompt), stop_ids=frozenset())
+    assert prompt + list(output.tokens) == want
+    rounds = output.rounds[: int(arrays["num_rounds"]) - 1]
+    assert [r.accepted for r in rounds] == arrays["accept_lengths"].tolist()[: len(rounds)]
+    assert arrays["accept_lengths"].mean() + 1 == pytest.approx(float(arrays["tau"]))
