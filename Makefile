@@ -22,7 +22,7 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run tests/plugin/pyproject.toml
 	$(BIN)/pip install --quiet --editable ".[test,lint]"
-	$(BIN)/pip install --quiet --no-deps tests/plugin
+	$(BIN)/pip install --quiet --no-deps ./tests/plugin
 	touch $@
 
 demo: $(VENV)/.run  ## benchmark the embedded models on the embedded prompts, on this machine

@@ -15,13 +15,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specbench.errors import UserError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -219,8 +220,8 @@ def _cell(raw: dict[str, Any]) -> Cell:
     )
 
 
-def _build(kind: type[Any], raw: dict[str, Any]) -> Any:
-    unknown = set(raw) - {f.name for f in fields(kind)}
+def _build(kind: type[Record], raw: dict[str, Any]) -> Record:
+    unknown = set(raw) - {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if unknown:
         raise ValueError(f"unknown fields {sorted(unknown)}")
     return kind(**raw)

@@ -30,7 +30,8 @@ def packed_attention(
     """
     groups = getattr(module, "num_key_value_groups", 1)
     if attention_mask is None or groups == 1:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return out, None
     batch, heads, rows, width = query.shape
     packed = query.reshape(batch, heads // groups, groups * rows, width)
     mask = attention_mask.repeat(1, 1, groups, 1)

@@ -17,7 +17,7 @@ def cache_argument(model: PreTrainedModel) -> str:
     return "cache" if "cache" in parameters else "past_key_values"
 
 
-class PreallocatedLayer(CacheLayerMixin):
+class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     """K and V of one layer in buffers of fixed capacity; appending writes in place.
 
     ``update`` returns views, so no round copies the history. Sliding-window layers keep
@@ -78,7 +78,7 @@ class PreallocatedLayer(CacheLayerMixin):
         return self.capacity
 
 
-class KVCache(Cache):
+class KVCache(Cache):  # type: ignore[misc]
     """A transformers cache of `PreallocatedLayer`, with the two moves a verifier needs."""
 
     def __init__(self, num_layers: int, capacity: int) -> None:
@@ -88,7 +88,7 @@ class KVCache(Cache):
     @property
     def length(self) -> int:
         """Positions held."""
-        return self.layers[0].length
+        return int(self.layers[0].length)
 
     def truncate(self, length: int) -> None:
         """Forget every position from ``length`` on."""

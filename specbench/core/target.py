@@ -168,7 +168,9 @@ class Target:
         visible = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device)
         visible[:, start:] = tree.ancestors
         masks = dict.fromkeys(kinds, visible[None, None])
-        for window in kinds - {None}:
+        for window in kinds:
+            if window is None:
+                continue
             seen = torch.cat([torch.arange(start, device=self.device), positions])
             masks[window] = (visible & (positions[:, None] - seen < window))[None, None]
         if len(kinds) == 1:
@@ -242,7 +244,7 @@ def _attention_windows(config: Any, model: PreTrainedModel, name: str) -> list[i
 
 
 def _decoder_layers(model: PreTrainedModel, count: int, name: str) -> nn.ModuleList:
-    layers = getattr(model.get_decoder(), "layers", None)
+    layers: nn.ModuleList | None = getattr(model.get_decoder(), "layers", None)
     if layers is None or len(layers) != count:
         raise UserError(
             f"The target {name!r} ({model.config.model_type}) does not show its decoder layers as "

@@ -40,9 +40,15 @@ def main() -> None:
     tiny = Target.load(resolve("tiny-target"), device=device)
     prompts = tiny_prompts(tiny, args.prompts)
     rows = [
-        compare("autoregressive / model.generate, tiny", hf_generate(tiny), ours(tiny), prompts,
-                args.tokens, args.repeats)
-    ]  # fmt: skip
+        compare(
+            "autoregressive / model.generate, tiny",
+            hf_generate(tiny),
+            ours(tiny),
+            prompts,
+            args.tokens,
+            args.repeats,
+        )
+    ]
     rows += dflash_rows(tiny, prompts, device, args.tokens, args.repeats)
     show(rows)
     show_outside(tiny, prompts, args.tokens)
@@ -51,10 +57,13 @@ def main() -> None:
 def tiny_prompts(target: Target, count: int) -> list[list[int]]:
     turns = [prompt.turns[0] for prompt in load_suite("smoke").prompts]
     return [
-        list(target.tokenizer.apply_chat_template(
-            [{"role": "user", "content": turn}], add_generation_prompt=True, return_dict=False))
+        list(
+            target.tokenizer.apply_chat_template(
+                [{"role": "user", "content": turn}], add_generation_prompt=True, return_dict=False
+            )
+        )
         for turn in turns[:: max(1, len(turns) // count)][:count]
-    ]  # fmt: skip
+    ]
 
 
 def ours(target: Target, drafter: Drafter | None = None) -> Arm:
@@ -75,9 +84,13 @@ def hf_generate(target: Target) -> Arm:
         ids = torch.tensor([prompt], device=target.device)
         with native_attention(target):
             out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens,
-                min_new_tokens=tokens, do_sample=False, pad_token_id=0,
-            )  # fmt: skip
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=tokens,
+                min_new_tokens=tokens,
+                do_sample=False,
+                pad_token_id=0,
+            )
         return out[0, len(prompt) :].tolist()
 
     return arm
@@ -96,7 +109,7 @@ def dflash_rows(
     tiny: Target, prompts: list[list[int]], device: str, tokens: int, repeats: int
 ) -> list[Comparison]:
     try:
-        import dflash.model  # noqa: F401, PLC0415
+        import dflash.model  # noqa: F401
     except ImportError:
         print("The dflash package is not installed: its rows are left out.")
         return []
@@ -109,14 +122,20 @@ def dflash_rows(
     ):
         drafter = make_drafter("dflash", {"model": draft})
         rows.append(
-            compare(f"DFlash / dflash package, {name}", package(target, draft),
-                    ours(target, drafter), texts, tokens, repeats)
-        )  # fmt: skip
+            compare(
+                f"DFlash / dflash package, {name}",
+                package(target, draft),
+                ours(target, drafter),
+                texts,
+                tokens,
+                repeats,
+            )
+        )
     return rows
 
 
 def package(target: Target, draft: str) -> Arm:
-    from dflash.model import DFlashDraftModel, dflash_generate  # noqa: PLC0415
+    from dflash.model import DFlashDraftModel, dflash_generate
 
     model = DFlashDraftModel.from_pretrained(draft, dtype=target.dtype).to(target.device).eval()
 
@@ -168,11 +187,25 @@ def timed_forwards(modules: list[torch.nn.Module]) -> Iterator[list[float]]:
 
 
 def show(rows: list[Comparison]) -> None:
-    table = Table("comparison", "reference ms/token", "ours ms/token", "ratio", "middle half",
-                  "n", "same output")  # fmt: skip
+    table = Table(
+        "comparison",
+        "reference ms/token",
+        "ours ms/token",
+        "ratio",
+        "middle half",
+        "n",
+        "same output",
+    )
     for r in rows:
-        table.add_row(r.name, f"{r.reference_ms:.2f}", f"{r.ours_ms:.2f}", f"{r.ratio:.2f}",
-                      f"{r.low:.2f} to {r.high:.2f}", str(r.n), "yes" if r.same_output else "NO")  # fmt: skip
+        table.add_row(
+            r.name,
+            f"{r.reference_ms:.2f}",
+            f"{r.ours_ms:.2f}",
+            f"{r.ratio:.2f}",
+            f"{r.low:.2f} to {r.high:.2f}",
+            str(r.n),
+            "yes" if r.same_output else "NO",
+        )
     Console().print(table)
 
 
