@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,12 +42,18 @@ def _pairs_of(one: registry.Registered) -> list[Pair]:
         return []
     try:
         rows = tomllib.loads(path.read_text(encoding="utf-8")).get("pair", [])
-        return [Pair(drafter=one.name, **row) for row in rows]
+        return [pair for row in rows if (pair := _pair(one.name, **row))]
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise UserError(
             f"{path} of {one.distribution} cannot be read: {error}.",
-            "It must hold [[pair]] tables with target, draft and, optionally, note.",
+            "It must hold [[pair]] tables with target, draft and, optionally, note and drafters.",
         ) from error
+
+
+def _pair(name: str, drafters: Sequence[str] = ("*",), **row: str) -> Pair | None:
+    """A row, unless it is for other drafters of the package than ``name``."""
+    wanted = any(fnmatchcase(name, pattern) for pattern in drafters)
+    return Pair(drafter=name, **row) if wanted else None
 
 
 def _file(package: str) -> Path | None:

@@ -45,6 +45,26 @@ def test_a_plug_ins_pairs_are_read_without_importing_it(plug_in: Path) -> None:
     assert pairs.all_pairs() == [pairs.Pair("other", "a/t", "a/d")]
 
 
+def test_a_row_may_be_for_some_drafters_of_a_package(plug_in: Path) -> None:
+    rows = "".join(
+        f'[[pair]]\ndrafters = {names}\ntarget = "a/t"\ndraft = "{draft}"\n'
+        for names, draft in (("['another']", "no"), ("['another', 'oth*']", "yes"))
+    )
+    (plug_in / pairs.FILE).write_text(rows)
+    assert pairs.all_pairs() == [pairs.Pair("other", "a/t", "yes")]
+
+
+def test_heads_of_eagle_go_to_the_drafters_that_run_them() -> None:
+    llama = "meta-llama/Llama-3.1-8B-Instruct"
+    found = {name: pairs.find_pair(name, llama) for name in ("eagle3", "eagle3-chain8", "eagle1")}
+    drafts = {name: pair.draft for name, pair in found.items() if pair is not None}
+    assert drafts == {
+        "eagle3": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+        "eagle3-chain8": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+        "eagle1": "yuhuili/EAGLE-LLaMA3.1-Instruct-8B",
+    }
+
+
 def test_a_drafter_without_pairs(plug_in: Path) -> None:
     assert pairs.all_pairs() == []
 
