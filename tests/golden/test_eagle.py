@@ -14,6 +14,7 @@ from torch import Tensor
 from drafters.eagle import draft
 from drafters.eagle.session import EagleSession
 from specbench.api import Drafter, Proposal, Request, Sampling, Target
+from specbench.core import acceptance
 from specbench.core.decode import generate
 from specbench.core.verifier import Verifier
 
@@ -174,3 +175,49 @@ def test_through_the_loop(target: Target, case: tuple[Drafter, dict[str, Any]]) 
     rounds = output.rounds[: int(arrays["num_rounds"]) - 1]
     assert [r.accepted for r in rounds] == arrays["accept_lengths"].tolist()[: len(rounds)]
     assert arrays["accept_lengths"].mean() + 1 == pytest.approx(float(arrays["tau"]))
+
+
+SAMPLING = dict(np.load(HERE / "sampling_verify_k4_d3_t16.npz"))
+VERDICTS = [
+    {k.removeprefix(f"c{i}_"): v for k, v in SAMPLING.items() if k.startswith(f"c{i}_")}
+    for i in range(16)
+]
+
+
+@pytest.mark.parametrize("want", VERDICTS, ids=range(16))
+def test_sampling_verdicts(want: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One-hot siblings tried in the order of their score, with the recorded uniforms."""
+    mask = torch.from_numpy(want["tree_mask"]).bool()
+    above = mask & ~torch.eye(len(mask), dtype=torch.bool)
+    # The nearest ancestor is the last one, since a parent comes before its children.
+    parents = torch.tensor([max(row.nonzero().flatten().tolist()) for row in above[1:]]) - 1
+    proposal = Proposal(torch.from_numpy(want["draft_tokens"])[1:], parents)
+    given = want["uniforms"].tolist()
+    drawn_from: list[Tensor] = []
+    used: list[float] = []
+
+    def next_uniform(count: int, like: Tensor, generator: torch.Generator) -> Tensor:
+        used.append(given[len(used)] if len(used) < len(given) else 0.5)
+        return torch.tensor([used[-1]], dtype=torch.float64)
+
+    def kept_draw(p: Tensor, u: Tensor) -> Tensor:
+        drawn_from.append(p)
+        return p.argmax()
+
+    monkeypatch.setattr(acceptance, "_uniform", next_uniform)
+    monkeypatch.setattr(acceptance, "draw", kept_draw)
+    kept = acceptance.reject(
+        proposal,
+        torch.from_numpy(want["node_logits"]),
+        Sampling(float(want["temperature"])),
+        torch.empty(0),
+        torch.Generator(),
+    )
+    # One uniform more is for the bonus token.
+    assert len(used) - 1 == int(want["num_uniforms_used"]) == len(given)
+    assert len(kept.path) == int(want["accept_length"])
+    path = want["retrieve_indices"][int(want["best_candidate"])]
+    assert [0, *(node + 1 for node in kept.path)] == path[: len(kept.path) + 1].tolist()
+    assert [0, *(node + 1 for node in kept.path)] == want["accepted_node_path"].tolist()
+    residual = torch.from_numpy(want["residual_probs"])
+    torch.testing.assert_close(drawn_from[0], residual, rtol=0, atol=1e-6)
