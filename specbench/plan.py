@@ -14,6 +14,7 @@ from specbench import registry
 from specbench.core.drafter import Drafter
 from specbench.core.sampling import Sampling
 from specbench.errors import UserError
+from specbench.options import parse_options
 from specbench.pairs import find_pair
 from specbench.suite import Suite, load_suite, subset
 
@@ -158,7 +159,7 @@ def plan_arms(
         if name in lacking:
             given = draft_model if name == receiver else None
             options["model"], found = _draft_model(name, target, given)
-        registry.parse_options(name, kinds[name], options)
+        parse_options(name, kinds[name], options)
         model = options["model"] if _takes_model(kinds[name]) else None
         arms.append(Arm(name, options, model, found if model else ""))
     return tuple(arms)

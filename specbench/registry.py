@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import typing
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench import zoo
 from specbench.errors import UserError
+from specbench.options import parse_options
 
 if TYPE_CHECKING:
     from specbench.core.drafter import Drafter
@@ -91,58 +91,19 @@ def drafter_class(name: str) -> type[Drafter]:
     return typing.cast("type[Drafter]", found)
 
 
-def parse_options(name: str, options: type, settings: dict[str, str]) -> Any:
-    """``settings`` as text into the frozen dataclass ``options`` of the drafter ``name``.
-
-    Raises:
-        UserError: an unknown option (the allowed ones are named), a value of another type, one
-            the dataclass itself refuses, or a required one that is missing.
-    """
-    kinds = typing.get_type_hints(options)
-    known = {field.name: field for field in fields(options)}
-    for key in settings.keys() - known.keys():
-        allowed = ", ".join(known) or "none"
-        raise UserError(f"The drafter {name!r} has no option {key!r}; its options are: {allowed}.")
-    for key, field in known.items():
-        required = field.default is MISSING and field.default_factory is MISSING
-        if required and key not in settings:
-            raise UserError(f"The drafter {name!r} needs --set {name}.{key}=VALUE.")
-    values = {key: _parse(f"{name}.{key}", kinds[key], text) for key, text in settings.items()}
-    try:
-        return options(**values)
-    except ValueError as error:
-        raise UserError(f"The drafter {name!r} refuses its options: {error}.") from error
-
-
 def make_drafter(name: str, settings: dict[str, str]) -> Drafter:
     """The drafter ``name`` with its ``key: value`` settings, not yet bound to a target.
 
     The option `model` may name an embedded model.
 
     Raises:
-        UserError: see `drafter_class` and `parse_options`.
+        UserError: see `drafter_class` and `options.parse_options`.
     """
     kind = drafter_class(name)
     options = parse_options(name, kind.Options, settings)
     if "model" in settings:
         options = replace(options, model=zoo.resolve(options.model))
     return kind(options)
-
-
-def _parse(option: str, kind: Any, text: str) -> Any:
-    """``text`` as an int, float, bool, str, or one of these or None."""
-    if typing.get_origin(kind) in (UnionType, typing.Union):
-        inner = [one for one in typing.get_args(kind) if one is not NoneType]
-        return None if text.lower() == "none" else _parse(option, inner[0], text)
-    try:
-        if kind is bool:
-            return {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}[
-                text.lower()
-            ]
-        return kind(text)
-    except (ValueError, KeyError):
-        wanted = "true or false" if kind is bool else f"of type {kind.__name__}"
-        raise UserError(f"--set {option}={text} is wrong: the value must be {wanted}.") from None
 
 
 @cache

@@ -20,6 +20,7 @@ from specbench.environment import environment, model_id
 from specbench.errors import UserError
 from specbench.lossless import judge, measure_tolerance
 from specbench.measure import Timed, timed_sample, warm_up
+from specbench.options import parse_options
 from specbench.plan import DTYPES, Arm, Plan
 from specbench.records import Cell, Manifest, ModelId, Sample, Verdict
 from specbench.store import Key, Store, refuse_another_machine
@@ -157,7 +158,7 @@ def _cell(
     return Cell(
         target=identity,
         drafter=arm.name,
-        options=asdict(registry.parse_options(arm.name, drafter.Options, arm.options)),
+        options=asdict(parse_options(arm.name, drafter.Options, arm.options)),
         draft_model=model_id(arm.draft_model) if arm.draft_model else None,
         width=drafter.width,
         rule=rule,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint
 from typing import Any
 
@@ -32,23 +31,6 @@ def announce(monkeypatch: pytest.MonkeyPatch, *drafters: tuple[str, str, str]) -
         vars(entry)["dist"] = _Distribution(owner)
         entries.append(entry)
     monkeypatch.setattr(registry, "entry_points", lambda group: entries)
-
-
-@dataclass(frozen=True)
-class Options:
-    width: int = 4
-    share: float = 0.5
-    exact: bool = True
-    model: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError("width must be at least 1")
-
-
-@dataclass(frozen=True)
-class Demanding:
-    model: str
 
 
 def test_ours_are_announced() -> None:
@@ -89,28 +71,3 @@ def test_a_second_owner_of_drafters_is_named(monkeypatch: pytest.MonkeyPatch) ->
         registry.drafter_class("prompt-lookup")
     assert registry.drafter_class("autoregressive") is Autoregressive
     registry._owners.cache_clear()
-
-
-def test_options_are_typed() -> None:
-    text = {"width": "8", "share": "0.25", "exact": "off", "model": "some/model"}
-    assert registry.parse_options("x", Options, text) == Options(8, 0.25, False, "some/model")
-    assert registry.parse_options("x", Options, {"model": "none"}) == Options()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"widht": "8"}, "no option 'widht'; its options are: width, share, exact, model"),
-        ({"width": "wide"}, "--set x.width=wide is wrong: the value must be of type int"),
-        ({"exact": "perhaps"}, "the value must be true or false"),
-        ({"width": "0"}, "width must be at least 1"),
-    ],
-)
-def test_wrong_options(settings: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        registry.parse_options("x", Options, settings)
-
-
-def test_a_required_option_is_asked_for() -> None:
-    with pytest.raises(UserError, match=r"needs --set x\.model=VALUE"):
-        registry.parse_options("x", Demanding, {})

@@ -16,7 +16,7 @@ from specbench.cli import train as cli
 from specbench.errors import UserError
 from specbench.training.features import FrozenTarget
 from specbench.training.loop import TrainSettings
-from specbench.training.recipe import DraftRun, Recipe, parse_options, train_draft
+from specbench.training.recipe import DraftRun, Recipe, assigned, train_draft
 from specbench.training.responses import ResponseSettings, generate, write_responses
 from specbench.training.target import TargetShape, bits_per_byte, prepare, train_target
 
@@ -157,14 +157,13 @@ def test_a_recipe_is_trained_by_the_same_loop(trained, corpus, tmp_path):
     assert (card["target"], card["options"]["boundary"]) == ("small", 2)
 
 
-def test_options_are_parsed_by_their_types():
-    got = parse_options(Options, ["boundary=3", "taps=1,2,5", "scale=0.5", "bias=yes"])
-    assert got == Options(3, (1, 2, 5), 0.5, True)
-    assert parse_options(Options, ["scale=none"]) == Options()
-    with pytest.raises(UserError, match=r"boundary=\.\.\., taps"):
-        parse_options(Options, ["boundry=3"])
-    with pytest.raises(UserError, match="boundary must be int"):
-        parse_options(Options, ["boundary=x"])
+def test_assignments_become_settings():
+    assert assigned(["boundary=3", "draft-vocabulary = 48"]) == {
+        "boundary": "3",
+        "draft_vocabulary": "48",
+    }
+    with pytest.raises(UserError, match="--set boundary must look like key=value"):
+        assigned(["boundary"])
 
 
 def test_help_names_the_commands_without_importing_torch():

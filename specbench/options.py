@@ -1,0 +1,53 @@
+"""Settings as a person types them, into the frozen dataclass that declares them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from types import NoneType, UnionType
+from typing import Any
+
+from specbench.errors import UserError
+
+_BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+
+
+def parse_options(owner: str, options: type, settings: Mapping[str, str]) -> Any:
+    """``key: text`` settings into the dataclass ``options`` of ``owner``.
+
+    Fields may be int, float, bool, str, a tuple of one of these (``1,2,3``), or one of these or
+    None (``none``).
+
+    Raises:
+        UserError: an unknown option (the allowed ones are named), a value of another type, one
+            the dataclass itself refuses, or a required one that is missing.
+    """
+    kinds = typing.get_type_hints(options)
+    known = {field.name: field for field in fields(options)}
+    for key in settings.keys() - known.keys():
+        allowed = ", ".join(known) or "none"
+        raise UserError(f"{owner!r} has no option {key!r}; its options are: {allowed}.")
+    for key, field in known.items():
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and key not in settings:
+            raise UserError(f"{owner!r} needs the option {key!r}.")
+    values = {key: _parse(f"{owner}.{key}", kinds[key], text) for key, text in settings.items()}
+    try:
+        return options(**values)
+    except ValueError as error:
+        raise UserError(f"{owner!r} refuses its options: {error}.") from error
+
+
+def _parse(option: str, kind: Any, text: str) -> Any:
+    if typing.get_origin(kind) in (UnionType, typing.Union):
+        inner = [one for one in typing.get_args(kind) if one is not NoneType]
+        return None if text.lower() == "none" else _parse(option, inner[0], text)
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        return tuple(_parse(option, item, part.strip()) for part in text.split(",") if part)
+    try:
+        return _BOOLEANS[text.lower()] if kind is bool else kind(text)
+    except (ValueError, KeyError):
+        wanted = "true or false" if kind is bool else f"of type {kind.__name__}"
+        raise UserError(f"{option}={text} is wrong: the value must be {wanted}.") from None

@@ -1,0 +1,90 @@
+"""Every drafter on the embedded family and the real suites: greedy output is the target's own."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from specbench import chat
+from specbench.api import Drafter, Sampling, Target
+from specbench.core.decode import Output, generate
+from specbench.errors import UserError
+from specbench.plan import TINY_TARGET, plan_arms
+from specbench.registry import BASELINE, registered
+from specbench.suite import load_suite, subset
+from specbench.testing import assert_counts, plain
+from specbench.zoo import resolve
+
+DATA = Path(os.environ.get("SPECBENCH_DATA") or Path(__file__).parents[2] / "../shared/data")
+SUITES = {
+    "smoke": None,
+    "mt-bench": "mt_bench_question.jsonl",
+    "gsm8k": "gsm8k_test.jsonl",
+    "math-500": "math500_test.jsonl",
+    "humaneval": "HumanEval.jsonl.gz",
+}
+PROMPTS, TOKENS = 16, 40
+OURS = [r.name for r in registered() if r.package.startswith("drafters.")]
+
+
+@cache
+def target() -> Target:
+    return Target.load(resolve(TINY_TARGET))
+
+
+@cache
+def drafter(name: str) -> Drafter:
+    try:
+        made = plan_arms((BASELINE, name), TINY_TARGET, None, ())[1].make()
+    except UserError as error:
+        pytest.skip(f"no embedded draft: {error}")
+    made.bind(target().view())
+    return made
+
+
+@cache
+def prompts(suite: str) -> list[list[int]]:
+    """First turns of the suite's first prompts, in its fixed order."""
+    file = SUITES[suite]
+    if file is not None and not (DATA / file).is_file():
+        pytest.skip(f"{file} is not in SPECBENCH_DATA or ../shared/data")
+    chosen = subset(load_suite(suite, DATA if file else None), PROMPTS).prompts
+    return [
+        chat.encode(target().tokenizer, [{"role": "user", "content": p.turns[0]}], "off")
+        for p in chosen
+    ]
+
+
+@cache
+def expected(suite: str, temperature: float) -> list[Output]:
+    sampling = Sampling(temperature)
+    return [
+        plain(target(), ids, TOKENS, sampling, seed, target().stop_ids)
+        for seed, ids in enumerate(prompts(suite))
+    ]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("name", OURS)
+def test_greedy_output_is_autoregressive_output(name: str, suite: str) -> None:
+    for ids, want in zip(prompts(suite), expected(suite, 0.0), strict=True):
+        got = generate(target(), drafter(name), ids, TOKENS)
+        assert_counts(got, drafter(name).width)
+        assert (got.tokens, got.finish) == (want.tokens, want.finish)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("name", OURS)
+def test_one_hot_drafts_give_the_text_of_plain_sampling(name: str, temperature: float) -> None:
+    if drafter(name).samples:
+        pytest.skip(f"{name} draws its drafts: its law is tested, not its text")
+    for seed, (ids, want) in enumerate(
+        zip(prompts("smoke"), expected("smoke", temperature), strict=True)
+    ):
+        got = generate(
+            target(), drafter(name), ids, TOKENS, sampling=Sampling(temperature), seed=seed
+        )
+        assert got.tokens == want.tokens
