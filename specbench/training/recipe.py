@@ -6,19 +6,17 @@ nothing of the loop: it builds the draft, gives the loss of a batch, and saves.
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from specbench.errors import UserError
+from specbench.options import parse_options
 from specbench.training.batches import Batch, DocumentBatches, pad_right
 from specbench.training.card import write_card
 from specbench.training.data import CorpusSpec, Document, load_corpus
@@ -53,6 +51,11 @@ class Recipe(ABC):
         torch's global generator is seeded, so ordinary initialisers are reproducible.
         """
 
+    @classmethod
+    def for_corpus(cls, target: FrozenTarget, options: Any, documents: Sequence[Encoded]) -> Self:
+        """The recipe for training documents; one whose draft depends on them overrides this."""
+        return cls(target, options)
+
     @abstractmethod
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """The scalar loss of a batch; random choices come from `generator` (on the CPU).
@@ -86,7 +89,7 @@ def train_draft(
     recipe_type: type[Recipe], assignments: Sequence[str], run: DraftRun, command: str
 ) -> TrainResult:
     """Trains a draft on chats and writes it with its card to `run.out`."""
-    options = parse_options(recipe_type.Options, assignments)
+    options = parse_options(recipe_type.__name__, recipe_type.Options, assigned(assignments))
     settings = run.settings
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     target = FrozenTarget.load(run.target, device=device)
@@ -105,7 +108,7 @@ def train_draft(
         pad=pad,
     )
     with seeded(settings.seed):
-        recipe = recipe_type(target, options)
+        recipe = recipe_type.for_corpus(target, options, documents)
     if settings.compile:
         recipe.draft.compile()
     result = train(
@@ -128,47 +131,19 @@ def train_draft(
     return result
 
 
-def parse_options(options_type: type, assignments: Sequence[str]) -> Any:
-    """An options dataclass from `key=value` texts.
+def assigned(assignments: Sequence[str]) -> dict[str, str]:
+    """`key=value` texts as a mapping.
 
     Raises:
-        UserError: an unknown key (the allowed ones are named) or a value of the wrong type.
+        UserError: a text without an equals sign.
     """
-    kinds = typing.get_type_hints(options_type)
-    names = [field.name for field in dataclasses.fields(options_type)]
-    values: dict[str, Any] = {}
+    settings: dict[str, str] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
-        key = key.strip().replace("-", "_")
-        if not separator or key not in names:
-            raise UserError(
-                f"{assignment!r} is no setting of this recipe.",
-                f"Known: {', '.join(f'{name}=...' for name in names) or 'none'}.",
-            )
-        values[key] = _parse(text.strip(), kinds[key], key)
-    return options_type(**values)
-
-
-_READERS: Mapping[Any, Callable[[str], Any]] = {int: int, float: float, str: str}
-_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
-
-def _parse(text: str, kind: Any, key: str) -> Any:
-    """One value: int, float, str, bool, a tuple of these (`1,2,3`), or None where allowed."""
-    if isinstance(kind, types.UnionType):
-        if text.lower() == "none":
-            return None
-        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
-    try:
-        if kind is bool:
-            return _BOOLEANS[text.lower()]
-        if typing.get_origin(kind) is tuple:
-            item = typing.get_args(kind)[0]
-            return tuple(_READERS[item](part) for part in text.split(",") if part)
-        return _READERS[kind](text)
-    except (KeyError, ValueError):
-        name = getattr(kind, "__name__", str(kind))
-        raise UserError(f"{key} must be {name}, not {text!r}.") from None
+        if not separator:
+            raise UserError(f"--set {assignment} must look like key=value.")
+        settings[key.strip().replace("-", "_")] = text.strip()
+    return settings
 
 
 def _answered(
