@@ -56,6 +56,13 @@ def target(
     tokenizer: Annotated[
         str | None, typer.Option(help="Take this model's tokenizer instead of training one.")
     ] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Go on from this model, its shape and its tokenizer.")
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="Responses of that model: unlearn the repetitions in them."),
+    ] = None,
     hidden: int = 192,
     layers: int = 12,
     heads: int = 3,
@@ -75,17 +82,17 @@ def target(
     checkpoint_every: Every = 500,
     resume: Resume = False,
 ) -> None:
-    """Train a small Qwen3-architecture model from nothing."""
+    """Train a small Qwen3-architecture model."""
     from specbench.training.target import TargetShape, prepare, train_target
 
-    data, words = prepare(corpus, exclude, vocabulary, tokenizer, seed)
+    data, words = prepare(corpus, exclude, vocabulary, tokenizer or init, seed)
     for file in data.files:
         counts = f"{file.train} train, {file.held_out} held out, {file.excluded} left out"
         typer.echo(f"{file.file}: {counts}", err=True)
     result = train_target(
         data,
         words,
-        TargetShape(hidden, layers, heads, kv_heads, head_dim, intermediate, tied),
+        init or TargetShape(hidden, layers, heads, kv_heads, head_dim, intermediate, tied),
         _settings(
             precision,
             steps=steps,
@@ -100,6 +107,7 @@ def target(
         ),
         out,
         command=command_line(),
+        answers=answers,
         resume=resume,
     )
     figure = result.validation["bits_per_byte"]

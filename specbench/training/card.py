@@ -40,6 +40,15 @@ def write_card(
     (folder / "README.md").write_text(_readme(folder.name, card))
 
 
+def commands_of(folder: str) -> list[str]:
+    """The commands that made a model, oldest first, by its card; none without a card."""
+    path = Path(folder) / "card.json"
+    if not path.is_file():
+        return []
+    card = json.loads(path.read_text())
+    return [*card.get("before", []), card["command"]]
+
+
 def _readme(name: str, card: dict[str, Any]) -> str:
     files = "\n".join(
         f"| {f['file']} | {f['weight']:g} | {f['train']} | {f['held_out']} | {f['excluded']} "
@@ -48,13 +57,14 @@ def _readme(name: str, card: dict[str, Any]) -> str:
     )
     validation = "\n".join(f"| {key} | {value:.4f} |" for key, value in card["validation"].items())
     hashes = "\n".join(f"- `{file}`: `{digest}`" for file, digest in card["sha256"].items())
+    commands = "\n".join([*card.get("before", []), card["command"]])
     facts = "\n".join(f"- {k}: {card[k]}" for k in card if k in ("shape", "parameters", "recipe"))
     return f"""# {name}
 
 Trained with
 
 ```
-{card["command"]}
+{commands}
 ```
 
 {facts}

@@ -1,4 +1,4 @@
-"""Trains a small causal LM of the Qwen3 architecture from nothing."""
+"""Trains a small causal LM of the Qwen3 architecture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from specbench.training.batches import PackedBatches, epoch_order
-from specbench.training.card import write_card
+from specbench.training.batches import Batches, PackedBatches, epoch_order
+from specbench.training.card import commands_of, write_card
 from specbench.training.data import Corpus, CorpusSpec, Document, load_corpus
 from specbench.training.loop import Loss, TrainResult, TrainSettings, train
+from specbench.training.repetition import WithAnswers, load_answers, unlikelihood
 from specbench.training.seeding import seeded
 from specbench.training.tokenizer import (
     END_OF_TEXT,
@@ -24,6 +25,7 @@ from specbench.training.tokenizer import (
     load_tokenizer,
     train_tokenizer,
 )
+from specbench.zoo import resolve
 
 VALIDATION_BATCH = 16
 
@@ -52,7 +54,7 @@ def prepare(
     """Reads the corpora; loads a tokenizer, or trains one on what the first epoch shows."""
     corpus = load_corpus([CorpusSpec.parse(text) for text in corpora], exclude, seed)
     if tokenizer is not None:
-        return corpus, load_tokenizer(tokenizer)
+        return corpus, load_tokenizer(resolve(tokenizer))
     order = epoch_order(np.array(corpus.weights()), seed, epoch=0)
     return corpus, train_tokenizer((corpus.train[i].text for i in order), vocabulary)
 
@@ -76,53 +78,63 @@ def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen
         pad_token_id=stops[1],
         dtype="float32",
     )
-    # Backward through fused attention is slower than through plain matmuls on a CPU.
-    config._attn_implementation = "sdpa" if torch.cuda.is_available() else "eager"
+    config._attn_implementation = _attention()
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=stops[1])
     return model
 
 
-def next_token_loss(model: Qwen3ForCausalLM, *, compiled: bool) -> Loss:
-    """Cross entropy in nats of every token after the first, prompts and answers alike."""
+def load_start(name: str) -> Qwen3ForCausalLM:
+    """Trained weights to go on from, in float32."""
+    return Qwen3ForCausalLM.from_pretrained(
+        resolve(name), dtype=torch.float32, attn_implementation=_attention()
+    )
 
-    def cross_entropy(tokens: Tensor) -> Tensor:
+
+def next_token_loss(model: Qwen3ForCausalLM, *, rows: int, compiled: bool) -> Loss:
+    """Cross entropy in nats of every token after the first, prompts and answers alike.
+
+    In rows below the first `rows`, which hold the model's own answers, it is the
+    unlikelihood of the marked tokens instead; the sum of both is the loss.
+    """
+
+    def compute(tokens: Tensor, marked: Tensor) -> Tensor:
         hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
         logits = model.lm_head(hidden)[:, :-1]
-        return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        likely = F.cross_entropy(logits[:rows].float().flatten(0, 1), tokens[:rows, 1:].flatten())
+        if len(tokens) == rows:
+            return likely
+        return likely + unlikelihood(logits[rows:], tokens[rows:], marked[rows:])
 
-    forward = torch.compile(cross_entropy) if compiled else cross_entropy
-    return lambda batch, generator: forward(batch.tokens)
+    forward = torch.compile(compute) if compiled else compute
+    return lambda batch, generator: forward(batch.tokens, batch.response)
 
 
 def train_target(
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerFast,
-    shape: TargetShape,
+    start: TargetShape | str,
     settings: TrainSettings,
     out: Path,
     *,
     command: str,
+    answers: Path | None = None,
     resume: bool = False,
 ) -> TrainResult:
     """Trains and writes a transformers folder with its card to `out`.
 
-    Log and checkpoints lie in `out`/training and may be removed afterwards.
+    Starts from fresh weights of a shape or from a trained model. With `answers`, the
+    model's own, it also unlearns the repetitions in them. Log and checkpoints lie in
+    `out`/training and may be removed afterwards.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with seeded(settings.seed):
-        model = build_target(shape, tokenizer).to(device)
-    batches = PackedBatches(
-        encode_chats(tokenizer, [d.messages for d in corpus.train]),
-        corpus.weights(),
-        batch=settings.batch,
-        length=settings.length,
-        seed=settings.seed,
-    )
+        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
+    model.to(device).train()
     result = train(
         model,
-        next_token_loss(model, compiled=settings.compile),
-        batches,
+        next_token_loss(model, rows=settings.batch, compiled=settings.compile),
+        _batches(corpus, tokenizer, answers, settings),
         settings,
         out / "training",
         validate=make_validation(model, tokenizer, corpus, settings.length),
@@ -130,9 +142,46 @@ def train_target(
     )
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
-    facts = {"shape": asdict(shape), "parameters": sum(p.numel() for p in model.parameters())}
+    facts = {
+        "shape": asdict(_shape_of(model.config)),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "before": commands_of(resolve(start)) if isinstance(start, str) else [],
+    }
     write_card(out, corpus.files, settings, result, command=command, facts=facts)
     return result
+
+
+def _batches(
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerFast,
+    answers: Path | None,
+    settings: TrainSettings,
+) -> Batches:
+    shape = {"batch": settings.batch, "length": settings.length, "seed": settings.seed}
+    encoded = encode_chats(tokenizer, [d.messages for d in corpus.train])
+    packed = PackedBatches(encoded, corpus.weights(), **shape)
+    if answers is None:
+        return packed
+    marked = load_answers(tokenizer, answers)
+    return WithAnswers(packed, PackedBatches(marked, [1.0] * len(marked), **shape))
+
+
+def _shape_of(config: Qwen3Config) -> TargetShape:
+    return TargetShape(
+        hidden=config.hidden_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        intermediate=config.intermediate_size,
+        tied=config.tie_word_embeddings,
+        context=config.max_position_embeddings,
+    )
+
+
+def _attention() -> str:
+    """Backward through fused attention is slower than through plain matmuls on a CPU."""
+    return "sdpa" if torch.cuda.is_available() else "eager"
 
 
 def make_validation(
