@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.dflash.checkpoint import save_model
+from drafters.dflash.checkpoint import find_checkpoint, load_config, load_model, save_model
 from drafters.dflash.config import DFlashConfig, default_layer_ids, dump_config, parse_config
 from drafters.dflash.draft import check_fit, visible
 from drafters.dflash.model import Attention, DFlashModel, Rope, rope_table
@@ -36,6 +36,8 @@ class DFlashTraining:
         mask_token_id: None takes the tokenizer's mask token, or the embedding's first row past
             the tokenizer's entries.
         heads, kv_heads, head_dim, intermediate: shape of the draft's layers.
+        init: folder or hub id of a draft to go on from, in place of fresh weights; every setting
+            but ``anchors`` and ``gamma`` then is that draft's.
     """
 
     block_size: int = 16
@@ -49,6 +51,7 @@ class DFlashTraining:
     kv_heads: int | None = None
     head_dim: int | None = None
     intermediate: int | None = None
+    init: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,26 +98,22 @@ class DFlashRecipe(Recipe):
         view = target.view
         self.target = target
         self.options = options
-        self.config = shape_for(view, options)
-        self.gamma = options.gamma or PUBLISHED_GAMMA.get(
-            options.block_size, options.block_size / 2
-        )
-        self.draft = DFlashModel(self.config).to(view.device, torch.float32)
-        for parameter in self.draft.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.02)
+        self.draft = _started(view, options)
+        self.config = self.draft.config
+        block = self.config.block_size
+        self.gamma = options.gamma or PUBLISHED_GAMMA.get(block, block / 2)
         self._rope = rope_table(self.config, torch.arange(0, device=view.device), torch.float32)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Cross entropy of the learned slots, weighted by exp(-(k - 1) / gamma)."""
-        blocks = draw_blocks(batch, self.options.anchors, self.options.block_size, generator)
+        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
         hidden = self.hidden(batch.tokens, blocks.anchors)
         return self._weighted(blocks, self._logits(hidden, blocks), blocks.labels[blocks.learned])
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """The loss, and the tokens a round would emit if the text were the target's own: one
         more than the leading slots whose most likely token is right."""
-        blocks = draw_blocks(batch, self.options.anchors, self.options.block_size, generator)
+        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
         labels = blocks.labels[blocks.learned]
         logits = self._logits(self.hidden(batch.tokens, blocks.anchors), blocks)
         right = torch.zeros_like(blocks.learned)
@@ -213,6 +212,31 @@ def _bias(window: int | None, causal: bool, length: int, positions: Tensor) -> T
         allowed = allowed & visible(positions, seen, window, causal)
     bias = torch.zeros(allowed.shape, device=positions.device)
     return bias.masked_fill_(~allowed, -torch.inf)[:, None, :, None]
+
+
+def _started(view: TargetView, options: DFlashTraining) -> DFlashModel:
+    """The draft as training begins: fresh, or that of ``init``.
+
+    Raises:
+        UserError: it does not fit the target, or ``init`` comes with settings of another draft.
+    """
+    if options.init is None:
+        model = DFlashModel(shape_for(view, options)).to(view.device, torch.float32)
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                torch.nn.init.normal_(parameter, std=0.02)
+        return model
+    free = DFlashTraining(anchors=options.anchors, gamma=options.gamma, init=options.init)
+    if options != free:
+        raise UserError(
+            f"With init={options.init} only anchors and gamma can be set: everything else is that "
+            "draft's own."
+        )
+    folder = find_checkpoint(options.init, None)
+    config = load_config(folder)
+    check_fit(config, view, options.init)
+    model = load_model(folder, config, view.device, torch.float32)
+    return model.train().requires_grad_(True)
 
 
 def shape_for(view: TargetView, options: DFlashTraining) -> DFlashConfig:

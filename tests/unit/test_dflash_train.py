@@ -182,6 +182,24 @@ def test_published_gammas_and_shapes(target: Target) -> None:
         shape_for(view, dataclasses.replace(OPTIONS, target_layer_ids=(4,)))
 
 
+def test_going_on_from_a_draft(target: Target, tmp_path: Path) -> None:
+    first = recipe_for(target, KINDS["sliding"])
+    first.save(tmp_path)
+    second = DFlashRecipe(FrozenTarget(target), DFlashTraining(init=str(tmp_path), anchors=3))
+    assert second.config == first.config
+    tokens, anchors = random_tokens((1, 20)), torch.tensor([[9]])
+    torch.testing.assert_close(
+        first.hidden(tokens, anchors), second.hidden(tokens, anchors), atol=0.1, rtol=0
+    )
+    second.loss(Batch(tokens, torch.ones(1, 20).bool()), generator()).backward()
+    assert all(p.grad is not None for p in second.draft.parameters())
+    with pytest.raises(UserError, match="only anchors and gamma"):
+        DFlashRecipe(FrozenTarget(target), DFlashTraining(init=str(tmp_path), layers=2))
+    other = tiny_target(layers=4)
+    with pytest.raises(UserError, match="made for 5 layers, the target has 4"):
+        DFlashRecipe(FrozenTarget(other), DFlashTraining(init=str(tmp_path)))
+
+
 def test_it_learns_a_text_by_heart(target: Target, tmp_path: Path) -> None:
     """The draft of a text it has seen nearly fills its blocks: nothing is shifted anywhere."""
     plain = Autoregressive()
