@@ -114,10 +114,12 @@ class Eagle(Drafter):
     Attributes:
         version: of the heads it runs: 3, or 1 for those of EAGLE-1 and EAGLE-2.
         scratch: rows of a session's buffers that a tree needs behind the committed ones.
+        level_size: the most of them that run at once.
     """
 
     version = 3
     scratch = 0
+    level_size = 1
 
     def bind(self, target: TargetView) -> None:
         """Load the draft in the target's dtype, on its device.
@@ -146,7 +148,7 @@ class Eagle(Drafter):
 
     @abstractmethod
     def _shape(self) -> None:
-        """Set `width` and `scratch`.
+        """Set `width`, `scratch` and `level_size`.
 
         Raises:
             UserError: the draft cannot grow such a tree.
@@ -187,7 +189,7 @@ class Eagle(Drafter):
 
     def to_target(self, ids: Tensor) -> Tensor:
         """Target ids of draft ids."""
-        return ids if self._ids is None else self._ids[ids]
+        return ids if self._ids is None else self._ids.index_select(0, ids)
 
     def condition(self, features: Tensor) -> Tensor:
         """``[n, taps, Ht]`` from the target to ``[n, H]``, as the draft's forward wants it."""
@@ -211,7 +213,7 @@ class Eagle3(Eagle):
                 f"{self.name}.top_k is {options.top_k}, but the draft knows "
                 f"{self.config.draft_vocab_size} tokens only."
             )
-        self.top_k: int = options.top_k
+        self.top_k = self.level_size = int(options.top_k)
         pool = self.top_k + options.depth * self.top_k**2
         self.width = min(options.total_tokens - 1, pool)
         # A node of level l needs l nodes above it, so deeper ones could never be kept.
@@ -269,6 +271,7 @@ class Eagle1(Eagle):
     def _shape(self) -> None:
         self.width = sum(map(sum, FIXED_TREE))
         self.scratch = sum(map(len, FIXED_TREE[1:]))
+        self.level_size = max(map(len, FIXED_TREE))
 
     def open(self, request: Request) -> DraftSession:
         return FixedSession(self, request)

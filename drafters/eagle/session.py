@@ -42,9 +42,14 @@ class EagleSession(DraftSession):
         self._keys = torch.empty(shape, dtype=target.dtype, device=target.device)
         self._values = torch.empty_like(self._keys)
         self._cos, self._sin = drafter.rope(rows)
+        groups = config.heads // config.kv_heads
+        # Of a tree's level: everything is visible, but for other branches in the scratch rows.
+        self._mask = torch.ones(
+            groups, drafter.level_size, rows, dtype=torch.bool, device=target.device
+        )
+        self._itself = torch.eye(drafter.level_size, dtype=torch.bool, device=target.device)
         self._outputs = torch.empty(0)
-        self._seen = self._outputs
-        self._level = 0
+        self._level = self._used = 0
         self.length = 0
 
     @torch.inference_mode()
@@ -57,15 +62,15 @@ class EagleSession(DraftSession):
         mask = None
         if self.length and count > 1:
             mask = torch.ones(count, self.length + count, dtype=torch.bool, device=known.device)
-            mask = mask.tril_(self.length)
+            mask = mask.tril_(self.length).repeat(len(self._mask), 1)
         positions = slice(self.length, self.length + count)
         self._outputs = self._step(ids, known, positions, positions, mask)[-1:]
+        self._mask[..., positions] = True
         self.length += count
 
     @torch.inference_mode()
     def propose(self, budget: int) -> Proposal:
-        self._level = 0
-        self._seen = self._outputs.new_empty(1, 0, dtype=torch.bool)
+        self._level = self._used = 0
         return self._grow(self._logits(), budget)
 
     @abstractmethod
@@ -77,25 +82,24 @@ class EagleSession(DraftSession):
         return self._drafter.model.logits(self._outputs, self._drafter.target.head)
 
     def _expand(self, tokens: Tensor, ranks: Tensor) -> Tensor:
-        """Run one level of a tree (`tree.Expand`); its nodes share one position."""
-        rows = len(tokens)
-        itself = torch.eye(rows, dtype=torch.bool, device=tokens.device)
-        used = self._seen.shape[1]
-        self._seen = torch.cat([self._seen[ranks], itself], dim=1)
-        mask = F.pad(self._seen, (self.length, 0), value=True)
-        return self._run_level(tokens, self._outputs[ranks], used, mask)
+        """Run one level of a tree (`tree.Expand`)."""
+        rows, first, last = len(tokens), self.length, self.length + self._used
+        mask = self._mask[:, :rows, : last + rows]
+        if self._used:
+            mask[..., first:last] = mask[0, :, first:last].index_select(0, ranks)
+        mask[..., last:] = self._itself[:rows, :rows]
+        known = self._outputs.index_select(0, ranks)
+        return self._run_level(tokens, known, mask.flatten(0, 1))
 
-    def _run_level(self, tokens: Tensor, known: Tensor, used: int, mask: Tensor | None) -> Tensor:
-        """Logits of draft ids ``[k]`` in the scratch rows behind the ``used`` ones."""
-        position = self.length + self._level
+    def _run_level(self, tokens: Tensor, known: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits of draft ids ``[k]``, which share one position, in the next scratch rows."""
+        first, position = self.length + self._used, self.length + self._level
+        rows = slice(first, first + len(tokens))
+        ids = self._drafter.to_target(tokens)
+        positions = slice(position, position + 1)
+        self._outputs = self._step(ids, known, positions, rows, mask)
         self._level += 1
-        self._outputs = self._step(
-            self._drafter.to_target(tokens),
-            known,
-            slice(position, position + 1),
-            slice(self.length + used, self.length + used + len(tokens)),
-            mask,
-        )
+        self._used += len(tokens)
         return self._logits()
 
     def _step(
@@ -107,7 +111,8 @@ class EagleSession(DraftSession):
             known: ``[n, H]`` conditioned features or the outputs of the step before.
             positions: rotary positions, one a row or one for all.
             rows: of the buffers, where the keys and values go.
-            mask: ``[n, rows.stop]`` bool; None is causal, or a single row that sees everything.
+            mask: ``[h / g * n, rows.stop]`` bool, the query heads of a group under one another;
+                None is causal, or a single row that sees everything.
         """
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -143,7 +148,7 @@ class ChainSession(EagleSession):
         return Proposal.chain(self._drafter.to_target(tokens))
 
     def _extend(self, tokens: Tensor, ranks: Tensor) -> Tensor:
-        return self._run_level(tokens, self._outputs, self._level, None)
+        return self._run_level(tokens, self._outputs, None)
 
 
 class FixedSession(EagleSession):
@@ -181,7 +186,5 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> T
         )
         return out[0].transpose(0, 1).reshape(rows, heads * width)
     packed = q.view(rows, kv_heads, -1, width).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, width)
-    if mask is not None:
-        mask = mask.repeat(heads // kv_heads, 1)
     out = F.scaled_dot_product_attention(packed, keys[None], values[None], attn_mask=mask)
     return out.view(kv_heads, -1, rows, width).permute(2, 0, 1, 3).reshape(rows, heads * width)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -29,12 +30,19 @@ class Pool:
     Attributes:
         tokens: ``[m]`` draft ids.
         scores: ``[m]`` sums of log-probabilities along the path.
-        parents: ``[m]`` index of the parent in the pool, -1 for the anchor.
+        expanded: ``[m / k]`` index of every node that was expanded, the anchor (-1) first. Each
+            has k children, in this order.
+        top_k: that k.
     """
 
     tokens: Tensor
     scores: Tensor
-    parents: Tensor
+    expanded: Tensor
+    top_k: int
+
+    def parents(self, nodes: Tensor) -> Tensor:
+        """Index of each node's parent, -1 for the anchor."""
+        return self.expanded[nodes // self.top_k]
 
 
 def grow(logits: Tensor, top_k: int, depth: int, expand: Expand) -> Pool:
@@ -44,21 +52,20 @@ def grow(logits: Tensor, top_k: int, depth: int, expand: Expand) -> Pool:
         logits: ``[1, Vd]`` behind the anchor.
         expand: runs one level; called ``depth`` times.
     """
-    scores, tokens = _children(logits, top_k)
-    frontier = torch.arange(top_k, device=logits.device)
-    ranks = torch.zeros_like(frontier)
-    pool = [Pool(tokens[0], scores[0], torch.full_like(frontier, -1))]
-    best, chosen, size = scores[0], tokens[0], top_k
+    best, tokens = (part.view(-1) for part in _children(logits, top_k))
+    order = torch.arange(top_k, device=logits.device)
+    ranks = torch.zeros_like(order)
+    chosen, scores, ids, orders = tokens, [best], [tokens], []
     for level in range(depth):
-        scores, tokens = _children(expand(chosen, ranks), top_k)
-        scores, tokens = (scores + best[:, None]).flatten(), tokens.flatten()
-        pool.append(Pool(tokens, scores, frontier.repeat_interleave(top_k)))
+        orders.append(order)
+        added, tokens = (part.view(-1) for part in _children(expand(chosen, ranks), top_k, best))
+        scores.append(added)
+        ids.append(tokens)
         if level + 1 < depth:
-            order = _best(scores, top_k)
-            best, chosen, ranks = scores[order], tokens[order], order // top_k
-            frontier, size = size + order, size + top_k * top_k
-    return Pool(*(torch.cat([getattr(part, name) for part in pool])
-                  for name in ("tokens", "scores", "parents")))  # fmt: skip
+            best, order = _best(added, top_k)
+            chosen, ranks = tokens.index_select(0, order), order // top_k
+    expanded = _expanded(orders, top_k, logits.device)
+    return Pool(torch.cat(ids), torch.cat(scores), expanded, top_k)
 
 
 def rerank(pool: Pool, count: int) -> tuple[Tensor, Tensor]:
@@ -67,8 +74,8 @@ def rerank(pool: Pool, count: int) -> tuple[Tensor, Tensor]:
     A parent's score is never below its child's and its index is lower, so with ties broken by
     the index it is always among them.
     """
-    kept = _best(pool.scores, count).sort().values
-    parents = pool.parents[kept]
+    kept = _best(pool.scores, count)[1].sort().values
+    parents = pool.parents(kept)
     inside = torch.searchsorted(kept, parents)
     return pool.tokens[kept], torch.where(parents < 0, parents, inside)
 
@@ -144,15 +151,26 @@ def without_replacement(
     return ids, torch.where(mass > 0, left / mass.clamp(min=tiny), point)
 
 
-def _children(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and draft ids ``[k, top_k]`` of each row's best children."""
-    values, ids = F.log_softmax(logits.float(), dim=-1).topk(top_k)
-    return values, ids
+def _children(logits: Tensor, top_k: int, scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Scores and draft ids ``[k, top_k]`` of the best children of nodes with ``scores`` ``[k]``."""
+    values, ids = F.log_softmax(logits, dim=-1, dtype=torch.float32).topk(top_k)
+    return values if scores is None else values + scores[:, None], ids
 
 
-def _best(scores: Tensor, count: int) -> Tensor:
-    """Indices of the best scores, best first; of equal ones the lower index goes first."""
-    return scores.sort(descending=True, stable=True).indices[:count]
+def _expanded(orders: list[Tensor], top_k: int, device: torch.device) -> Tensor:
+    """`Pool.expanded` from what was expanded of each level, as indices into the level."""
+    sizes = [top_k] + [top_k**2] * len(orders)
+    starts = accumulate(sizes, initial=0)
+    anchor = torch.full((1,), -1, dtype=torch.long, device=device)
+    return torch.cat(
+        [anchor, *(order + start for order, start in zip(orders, starts, strict=False))]
+    )
+
+
+def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best scores and their indices, best first; of equal ones the lower index goes first."""
+    values, order = scores.sort(descending=True, stable=True)
+    return values[:count], order[:count]
 
 
 def _ranks(level: int) -> list[int]:

@@ -60,7 +60,7 @@ def test_a_parent_is_never_lost(seed: int, values: int, top_k: int, depth: int, 
     assert len(tokens) == size
     assert bool((parents < torch.arange(size)).all())
     # The nearest parent, and no sibling twice: every node is the node it was in the pool.
-    whole = paths_of(pool.tokens, pool.parents)
+    whole = paths_of(pool.tokens, pool.parents(torch.arange(len(pool.tokens))))
     kept = paths_of(tokens, parents)
     assert len(set(kept)) == size
     order = sorted(range(len(whole)), key=lambda i: (-float(pool.scores[i]), i))[:size]
@@ -72,7 +72,11 @@ def test_a_parent_is_never_lost(seed: int, values: int, top_k: int, depth: int, 
 def test_scores_are_the_log_probabilities_of_the_paths(seed: int, top_k: int, depth: int) -> None:
     source = Source(seed, 0)
     pool = grow(source.row(())[None], top_k, depth, source.expand)
-    for path, score in zip(paths_of(pool.tokens, pool.parents), pool.scores, strict=True):
+    for path, score in zip(
+        paths_of(pool.tokens, pool.parents(torch.arange(len(pool.tokens)))),
+        pool.scores,
+        strict=True,
+    ):
         steps = [source.row(path[:i]).log_softmax(-1)[path[i]] for i in range(len(path))]
         assert float(score) == pytest.approx(float(sum(steps)), abs=1e-4)
 
@@ -92,9 +96,9 @@ def test_a_chain_is_the_greedy_path(seed: int, count: int) -> None:
 def test_a_lost_parent_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with ties broken the other way, as a sort without stability may."""
 
-    def last_first(scores: Tensor, count: int) -> Tensor:
-        found = scores.flip(0).sort(descending=True, stable=True).indices[:count]
-        return len(scores) - 1 - found
+    def last_first(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        values, order = scores.flip(0).sort(descending=True, stable=True)
+        return values[:count], len(scores) - 1 - order[:count]
 
     monkeypatch.setattr(tree, "_best", last_first)
     with pytest.raises(AssertionError):
