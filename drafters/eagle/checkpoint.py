@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -219,11 +220,21 @@ def _check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def own_embedding_differs(model: AnyEagle, target_embedding: Tensor) -> bool:
-    """Whether the draft's embedding is really its own; one equal to the target's is let go."""
+    """Whether the draft's embedding is really its own; one that equals the target's is let go.
+
+    Some exporters write the target's, in another 16-bit format too, and one wrote a random one.
+    """
     own = model.embed_tokens
     if own is None:
         return False
-    if own.weight.shape == target_embedding.shape and torch.equal(own.weight, target_embedding):
+    if own.weight.shape != target_embedding.shape:
+        return True
+    if torch.allclose(own.weight, target_embedding, rtol=2**-8, atol=1e-6):
         model.embed_tokens = None
         return False
+    warnings.warn(
+        "The draft brings an embedding that is not the target's. It is used; if acceptance is near "
+        "zero, the checkpoint may have been exported with a wrong one.",
+        stacklevel=2,
+    )
     return True

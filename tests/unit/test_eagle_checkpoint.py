@@ -1,0 +1,582 @@
+"""EAGLE checkpoints: the layouts in use, the forward they ask for, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from eagle_drafts import (
+    bound,
+    change_config,
+    change_tensors,
+    eagle1_config,
+    eagle3_config,
+    write_head,
+)
+from safetensors.torch import load_file
+from torch import Tensor
+
+from drafters.eagle.checkpoint import find_checkpoint, load_model
+from drafters.eagle.config import EagleConfig
+from drafters.eagle.draft import Eagle1, Eagle2, Eagle3
+from drafters.eagle.model import rope_table
+from specbench.api import KVCache, Target, UserError
+from specbench.testing import tiny_target
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return tiny_target(layers=7)
+
+
+def load(folder: Path) -> Any:
+    return load_model(folder, CPU, torch.float32)
+
+
+def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), is_causal=True, enable_gqa=True
+    )
+    return out.transpose(0, 1).flatten(1)
+
+
+def run(model: Any, rows: int = 6) -> Tensor:
+    """Two steps on random inputs: the second takes the first one's output."""
+    config = model.config
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(rows, config.taps_count * config.target_hidden, generator=generator)
+    embedding = torch.randn(rows, config.hidden, generator=generator)
+    head = torch.nn.Linear(config.hidden, config.vocab_size, bias=False)
+    torch.nn.init.normal_(head.weight, generator=generator)
+    rope = rope_table(config, torch.arange(rows))
+    with torch.inference_mode():
+        first = model(embedding, model.condition(features), rope, causal)
+        second = model(embedding, first, rope, causal)
+        return torch.cat([model.logits(first, head), model.logits(second, head)])
+
+
+def norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+class Plain:
+    """EAGLE-3's forward once more, head by head and written from its description alone."""
+
+    def __init__(self, tensors: dict[str, Tensor], config: EagleConfig) -> None:
+        self.tensors = tensors
+        self.config = config
+
+    def attention(self, prefix: str, x: Tensor) -> Tensor:
+        c, w = self.config, self.tensors
+        q, k, v = (
+            F.linear(x, w[f"{prefix}.{n}_proj.weight"], w.get(f"{prefix}.{n}_proj.bias"))
+            .view(len(x), -1, c.head_dim) for n in "qkv"
+        )  # fmt: skip
+        if c.qk_norm:
+            q, k = (norm(y, w[f"{prefix}.{n}_norm.weight"]) for y, n in ((q, "q"), (k, "k")))
+        half = c.head_dim // 2
+        angle = torch.arange(len(x))[:, None] * 10000.0 ** (-torch.arange(half) / half)
+        turn = torch.polar(torch.ones_like(angle), angle)[:, None]
+
+        def rotated(y: Tensor) -> Tensor:
+            z = torch.complex(y[..., :half], y[..., half:]) * turn
+            return torch.cat([z.real, z.imag], dim=-1)
+
+        q, k = rotated(q), rotated(k)
+        heads = []
+        for head in range(c.heads):
+            group = head * c.kv_heads // c.heads
+            scores = q[:, head] @ k[:, group].T / c.head_dim**0.5
+            hidden = torch.ones_like(scores).triu(1).bool()
+            heads.append(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v[:, group])
+        out = f"{prefix}.o_proj"
+        return F.linear(torch.cat(heads, -1), w[f"{out}.weight"], w.get(f"{out}.bias"))
+
+    def mlp(self, prefix: str, x: Tensor) -> Tensor:
+        w = {name: self.tensors[f"{prefix}.{name}_proj.weight"] for name in ("gate", "up", "down")}
+        return (F.silu(x @ w["gate"].T) * (x @ w["up"].T)) @ w["down"].T
+
+    def step(self, embedding: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """What the next step gets, and the logits."""
+        w, m = self.tensors, "midlayer"
+        normed = norm(known, w[f"{m}.hidden_norm.weight"])
+        x = torch.cat([norm(embedding, w[f"{m}.input_layernorm.weight"]), normed], -1)
+        r = (normed if self.config.norm_before_residual else known) + self.attention(
+            f"{m}.self_attn", x
+        )
+        h = r + self.mlp(f"{m}.mlp", norm(r, w[f"{m}.post_attention_layernorm.weight"]))
+        for i in range(1, self.config.layers):
+            m = f"layers.{i}"
+            h = h + self.attention(f"{m}.self_attn", norm(h, w[f"{m}.input_layernorm.weight"]))
+            h = h + self.mlp(f"{m}.mlp", norm(h, w[f"{m}.post_attention_layernorm.weight"]))
+        last = norm(h, w["norm.weight"])
+        return (last if self.config.norm_output else h), last @ w["lm_head.weight"].T
+
+    def run(self, rows: int = 6) -> Tensor:
+        c, w = self.config, self.tensors
+        generator = torch.Generator().manual_seed(1)
+        features = torch.randn(rows, c.taps_count * c.target_hidden, generator=generator)
+        embedding = torch.randn(rows, c.hidden, generator=generator)
+        if c.norm_before_fc:
+            features = norm(features, w["input_norm.weight"])
+        if c.fc_norm:
+            parts = features.chunk(c.taps_count, -1)
+            features = torch.cat(
+                [norm(p, w[f"fc_norm.{i}.weight"]) for i, p in enumerate(parts)], -1
+            )
+        known, first = self.step(embedding, features @ w["fc.weight"].T)
+        return torch.cat([first, self.step(embedding, known)[1]])
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "official": {},
+    "norm_before_residual": {"norm_before_residual": True},
+    "norm_before_fc": {"norm_before_fc": True},
+    "fc_norm": {"fc_norm": True},
+    "norm_output": {"norm_output": True},
+    "qk_norm": {"qk_norm": True},
+    "attention_bias": {"qkv_bias": True, "output_bias": True},
+    "three layers": {"layers": 3, "qk_norm": True},
+    "five taps": {"taps_count": 5, "layer_ids": (0, 1, 2, 4, 6)},
+    "free head_dim": {"head_dim": 12},
+    "all of 3.1": {"fc_norm": True, "norm_output": True, "norm_before_residual": True},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_forward(name: str, target: Target, tmp_path: Path) -> None:
+    config = eagle3_config(target, **VARIANTS[name])
+    folder = write_head(config, tmp_path)
+    model = load(folder)
+    assert model.config == config
+    want = Plain(load_file(folder / "model.safetensors"), config).run()
+    torch.testing.assert_close(run(model), want, rtol=1e-4, atol=1e-4)
+
+
+def test_every_variant_shows_in_the_logits(target: Target, tmp_path: Path) -> None:
+    """Those that need no tensor of their own, so that ignoring them would load."""
+    folder = write_head(eagle3_config(target), tmp_path)
+    plain = run(load(folder))
+    for switch in ("norm_before_residual", "norm_output"):
+        change_config(folder, {switch: True})
+        assert (run(load(folder)) - plain).abs().max() > 0.1
+        change_config(folder, {}, (switch,))
+
+
+def speculators_layout(folder: Path, config: EagleConfig) -> None:
+    """What speculators writes for the same head."""
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
+    change_tensors(folder, renamed, tuple(name for name in tensors if "midlayer" in name))
+    inner = {
+        "model_type": "qwen3",
+        "hidden_size": config.hidden,
+        "intermediate_size": config.intermediate,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "num_hidden_layers": config.layers,
+        "vocab_size": config.vocab_size,
+        "rms_norm_eps": config.eps,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+    }
+    path = folder / "config.json"
+    path.write_text("{}")
+    change_config(
+        folder,
+        {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "speculators_version": "0.9.0",
+            "transformer_layer_config": inner,
+            "draft_vocab_size": config.draft_vocab_size,
+            "norm_before_residual": config.norm_before_residual,
+            "norm_before_fc": config.norm_before_fc,
+            "fc_norm": config.fc_norm,
+            "norm_output": config.norm_output,
+            "target_hidden_size": None,
+            "eagle_aux_hidden_state_layer_ids": None,
+            "embed_requires_grad": False,
+            "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "x"}},
+        },
+    )
+
+
+def test_speculators(target: Target, tmp_path: Path) -> None:
+    config = eagle3_config(
+        target,
+        layer_ids=None,
+        layers=2,
+        qk_norm=True,
+        max_positions=2048,
+        norm_before_residual=True,
+        norm_before_fc=True,
+        norm_output=True,
+    )
+    folder = write_head(config, tmp_path)
+    want = run(load(folder))
+    speculators_layout(folder, config)
+    model = load(folder)
+    assert model.config == config
+    assert torch.equal(run(model), want)
+
+
+def test_speculators_with_an_unknown_switch(target: Target, tmp_path: Path) -> None:
+    config = eagle3_config(target)
+    folder = write_head(config, tmp_path)
+    speculators_layout(folder, config)
+    change_config(folder, {"mix_features": "twice"})
+    with pytest.raises(UserError, match="mix_features='twice'"):
+        load(folder)
+
+
+def test_model_optimizer(target: Target, tmp_path: Path) -> None:
+    """layers.0 instead of midlayer, ids and switches in eagle_config, no t2d."""
+    config = eagle3_config(target, layer_ids=(1, 2, 3))
+    folder = write_head(config, tmp_path)
+    want = load(folder)
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
+    change_tensors(folder, renamed, ("t2d", *(name for name in tensors if "midlayer" in name)))
+    eagle = {
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+        "use_aux_hidden_state": True,
+        "use_input_layernorm_in_first_layer": True,
+        "use_last_layernorm": True,
+        "use_mtp_layernorm": False,
+        "next_layer_regular": True,
+        "parallel_draft_step": 1,
+        "parallel_draft_heads_num_layers": None,
+    }
+    change_config(folder, {"eagle_config": eagle})
+    model = load(folder)
+    assert model.config == config
+    assert torch.equal(run(model), run(want))
+    assert torch.equal(model.t2d, want.t2d)
+    change_config(folder, {"eagle_config": eagle | {"parallel_draft_step": 4}})
+    with pytest.raises(UserError, match="parallel_draft_step=4"):
+        load(folder)
+
+
+def test_a_trainers_prefix(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    want = run(load(folder))
+    tensors = load_file(folder / "model.safetensors")
+    change_tensors(folder, {f"draft_model.{n}": v for n, v in tensors.items()}, tuple(tensors))
+    assert torch.equal(run(load(folder)), want)
+    change_tensors(folder, {"norm.weight": tensors["norm.weight"]})
+    with pytest.raises(UserError, match="twice under two spellings"):
+        load(folder)
+
+
+def test_bin_without_pickled_code(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    want = run(load(folder))
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path)
+    assert torch.equal(run(load(folder)), want)
+    torch.save(tensors | {"step": 3}, path)
+    with pytest.raises(UserError, match="named tensors and nothing else"):
+        load(folder)
+    path.write_bytes(pickle.dumps(Path("/"), protocol=2))
+    with pytest.raises(UserError, match="cannot be read as a file of tensors"):
+        load(folder)
+    path.unlink()
+    with pytest.raises(UserError, match=r"neither a safetensors nor a \.bin file"):
+        load(folder)
+
+
+def test_safetensors_go_before_bin(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    want = run(load(folder))
+    (folder / "pytorch_model.bin").write_bytes(b"not read")
+    assert torch.equal(run(load(folder)), want)
+
+
+@pytest.mark.parametrize(
+    ("keys", "theta", "kind"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 5e5, "default"),
+        ({"rope_theta": 5e5}, 5e5, "default"),
+        ({"rope_theta": 5e5, "rope_scaling": None}, 5e5, "default"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 1e4, "linear"),
+        ({}, 1e4, "default"),
+        (
+            {"rope_theta": 1.0, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+            5e5,
+            "default",
+        ),
+    ],
+)
+def test_rope_spellings(
+    keys: dict[str, Any], theta: float, kind: str, target: Target, tmp_path: Path
+) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    change_config(folder, {}, ("rope_parameters",))
+    change_config(folder, keys)
+    rope = load(folder).config.rope
+    assert (rope["rope_theta"], rope["rope_type"]) == (theta, kind)
+
+
+def test_the_base_can_be_overridden_and_is_told(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    assert bound(Eagle3, target, folder).details["rope"]["rope_theta"] == 10000.0
+    other = bound(Eagle3, target, folder, rope_theta=1e6, norm_output=True)
+    assert other.details["rope"]["rope_theta"] == 1e6
+    assert other.details["norm_output"] is True
+
+
+def test_rotary_tables_past_the_configured_length(target: Target, tmp_path: Path) -> None:
+    """Positions far behind max_position_embeddings, for a 16-bit model too."""
+    folder = write_head(eagle3_config(target, max_positions=2048), tmp_path)
+    drafter = Eagle3(Eagle3.Options(model=str(folder)))
+    drafter.bind(replace(target.view(), dtype=torch.bfloat16))
+    cos, sin = drafter.rope(5000)
+    half = drafter.config.head_dim // 2
+    angle = torch.arange(5000)[:, None].double() * 1e4 ** (-torch.arange(half).double() / half)
+    for table, want in (
+        (cos[:, 0, :half], angle.cos()),
+        (cos[:, 0, half:], angle.cos()),
+        (sin[:, 0, :half], -angle.sin()),
+        (sin[:, 0, half:], angle.sin()),
+    ):
+        assert float((table - want).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("ids", "layers", "boundaries"),
+    [
+        (None, 8, (2, 4, 5)),
+        (None, 32, (2, 16, 29)),
+        (None, 36, (2, 18, 33)),
+        ((2, 18, 33), 36, (2, 18, 33)),
+        ((1, 17, 32), 36, (2, 18, 33)),
+        ((24, 30, 36), 36, (24, 30, 36)),
+        ((0, 1, 2), 7, (0, 1, 2)),
+    ],
+)
+def test_layer_ids(
+    ids: tuple[int, ...] | None, layers: int, boundaries: tuple[int, ...], target: Target
+) -> None:
+    assert eagle3_config(target, layer_ids=ids).boundaries(layers) == boundaries
+
+
+@pytest.mark.parametrize(("ids", "layers"), [(None, 6), (None, 4), ((1, 17, 36), 36), ((3, 4), 3)])
+def test_layer_ids_that_the_target_lacks(
+    ids: tuple[int, ...] | None, layers: int, target: Target
+) -> None:
+    with pytest.raises(UserError, match=f"a target of {layers} layers has no such boundaries"):
+        eagle3_config(target, layer_ids=ids).boundaries(layers)
+
+
+def test_taps_are_what_the_target_calls_hidden_states(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target, layer_ids=None), tmp_path)
+    drafter = bound(Eagle3, target, folder)
+    assert drafter.taps == (2, 3, 4)
+    assert drafter.details["layer_ids"] is None
+    ids = torch.arange(9)
+    states = target.model(ids[None], use_cache=False, output_hidden_states=True).hidden_states
+    _, features = target.forward(ids, KVCache(target.num_layers, 9), drafter.taps)
+    assert features is not None
+    for i, tap in enumerate(drafter.taps):
+        torch.testing.assert_close(features[:, i], states[tap][0])
+
+
+BROKEN: dict[str, tuple[dict[str, Any], dict[str, Tensor], tuple[str, ...], str]] = {
+    "missing": ({}, {}, ("norm.weight",), r"missing norm\.weight \[32\]"),
+    "unknown": ({}, {"other.bias": torch.ones(3)}, (), r"unknown other\.bias \[3\]"),
+    "misshapen": ({}, {"norm.weight": torch.ones(31)}, (), r"norm\.weight is \[31\] instead"),
+    "not finite": (
+        {},
+        {"norm.weight": torch.full((32,), torch.nan)},
+        (),
+        r"not finite .* in norm\.weight",
+    ),
+    "fc_norm said, not there": ({"fc_norm": True}, {}, (), r"missing fc_norm\.0\.weight"),
+    "input_norm there, denied": (
+        {"norm_before_fc": False},
+        {"input_norm.weight": torch.ones(96)},
+        (),
+        r"unknown input_norm\.weight",
+    ),
+    "no fc": ({}, {}, ("fc.weight",), r"fc\.weight .* is missing"),
+    "no head": ({}, {}, ("lm_head.weight",), "no lm_head"),
+    "no d2t": ({}, {}, ("d2t",), "no d2t"),
+    "d2t all zeros": (
+        {},
+        {"d2t": torch.zeros(32, dtype=torch.long)},
+        (),
+        "d2t and t2d .* contradict each other",
+    ),
+    "d2t all zeros, no t2d": (
+        {},
+        {"d2t": torch.zeros(32, dtype=torch.long)},
+        ("t2d",),
+        "is all zeros",
+    ),
+    "d2t as ids": ({}, {"d2t": 63 - torch.arange(32)}, (), "decreases or is negative"),
+    "d2t too far": (
+        {},
+        {"d2t": torch.full((32,), 40, dtype=torch.long)},
+        (),
+        "leads to the target id 71",
+    ),
+    "d2t too short": ({}, {"d2t": torch.zeros(31, dtype=torch.long)}, (), r"d2t .* is \[31\]"),
+    "t2d as ids": ({}, {"t2d": torch.arange(64)}, (), "contradict each other"),
+    "heads": ({"num_attention_heads": 8}, {}, (), r"num_attention_heads \* head_dim .* is 64"),
+    "no heads": ({}, {}, (), "num_attention_heads .* must be a positive integer, not None"),
+    "draft vocabulary": ({"draft_vocab_size": 48}, {}, (), "is 48, but lm_head has 32 rows"),
+    "hidden": ({"hidden_size": 64}, {}, (), "hidden_size .* is 64, but fc has 32 rows"),
+    "target width": ({"target_hidden_size": 40}, {}, (), "takes 96 inputs"),
+    "act": ({"hidden_act": "gelu"}, {}, (), "hidden_act='gelu'"),
+    "window": ({"layer_types": ["sliding_attention"]}, {}, (), "sliding_attention"),
+    "switched window": ({"use_sliding_window": True}, {}, (), "use_sliding_window=True"),
+    "latent attention": ({"kv_lora_rank": 512}, {}, (), "kv_lora_rank=512"),
+    "eagle_config": ({"eagle_config": {"x": 1}}, {}, (), r"eagle_config\.x=1"),
+    "no features": (
+        {"eagle_config": {"use_aux_hidden_state": False}},
+        {},
+        (),
+        "use_aux_hidden_state=False",
+    ),
+    "rope": ({"rope_parameters": {"rope_type": "dynamic"}}, {}, (), "type 'dynamic'"),
+    "ids": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [3, 2, 1]}},
+        {},
+        (),
+        "must increase",
+    ),
+    "ids of other kind": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": "low"}},
+        {},
+        (),
+        "must be a list",
+    ),
+    "too many ids": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3, 4]}},
+        {},
+        (),
+        r"features for the layers \[1, 2, 3, 4\]",
+    ),
+    "another method": ({"speculators_model_type": "peagle"}, {}, (), "'peagle'"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken(name: str, target: Target, tmp_path: Path) -> None:
+    config, tensors, dropped, message = BROKEN[name]
+    folder = write_head(eagle3_config(target), tmp_path)
+    change_config(folder, config, ("num_attention_heads",) if name == "no heads" else ())
+    change_tensors(folder, tensors, dropped)
+    with pytest.raises(UserError, match=message) as raised:
+        load(folder)
+    assert str(folder) in str(raised.value)
+
+
+def test_all_faults_at_once(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    change_tensors(folder, {"a": torch.ones(1)}, ("norm.weight",))
+    with pytest.raises(UserError, match=r"missing norm\.weight .*; unknown a"):
+        load(folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "{"])
+def test_config_that_is_no_object(text: str, target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(UserError, match=r"config\.json"):
+        load(folder)
+
+
+def test_no_such_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match="Cannot load the draft"):
+        find_checkpoint("no one/knows it", None)
+    with pytest.raises(UserError, match=r"There is no config\.json"):
+        load(tmp_path)
+
+
+def test_full_vocabulary(target: Target, tmp_path: Path) -> None:
+    """Maps that say nothing are let go; without a head of its own the target's is used."""
+    folder = write_head(eagle3_config(target, draft_vocab_size=target.vocab_size), tmp_path)
+    zeros = {"d2t": torch.zeros(64, dtype=torch.long), "t2d": torch.ones(64, dtype=torch.bool)}
+    change_tensors(folder, zeros)
+    model = load(folder)
+    assert model.d2t is None
+    own = run(model)
+    change_tensors(folder, {}, ("lm_head.weight",))
+    model = load(folder)
+    assert model.lm_head is None
+    assert run(model).shape == own.shape
+    change_tensors(folder, {"d2t": torch.ones(64, dtype=torch.long)})
+    with pytest.raises(UserError, match="leads to the target id 64"):
+        load(folder)
+
+
+def test_tied_embeddings_in_the_config_mean_nothing(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    want = run(load(folder))
+    change_config(folder, {"tie_word_embeddings": True, "num_hidden_layers": 36})
+    assert torch.equal(run(load(folder)), want)
+
+
+def test_an_embedding_of_its_own(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target, own_embedding=True), tmp_path)
+    with pytest.warns(UserWarning, match="not the target's"):
+        drafter = bound(Eagle3, target, folder)
+    assert drafter.details["own_embedding"] is True
+    assert torch.equal(drafter.embed(torch.arange(4)), drafter.model.embed_tokens.weight[:4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_copy_of_the_targets_embedding_is_let_go(
+    dtype: torch.dtype, target: Target, tmp_path: Path
+) -> None:
+    folder = write_head(eagle3_config(target, own_embedding=True), tmp_path)
+    lent = target.view().embedding.weight
+    change_tensors(folder, {"embed_tokens.weight": lent.detach().to(dtype)})
+    drafter = bound(Eagle3, target, folder)
+    assert drafter.details["own_embedding"] is False
+    assert drafter.model.embed_tokens is None
+    assert torch.equal(drafter.embed(torch.arange(4)), lent[:4])
+
+
+def test_a_narrower_draft(target: Target, tmp_path: Path) -> None:
+    config = eagle3_config(
+        target, hidden=24, heads=3, kv_heads=1, own_embedding=True, intermediate=20
+    )
+    drafter = bound(Eagle3, target, write_head(config, tmp_path))
+    assert drafter.config == config
+
+
+@pytest.mark.parametrize("kind", [Eagle1, Eagle2])
+@pytest.mark.parametrize("changes", [{}, {"fc_bias": False}, {"qkv_bias": True}, {"layers": 2}])
+def test_heads_of_eagle1(
+    kind: Any, changes: dict[str, Any], target: Target, tmp_path: Path
+) -> None:
+    config = eagle1_config(target, **changes)
+    drafter = bound(kind, target, write_head(config, tmp_path))
+    assert drafter.config == config
+    assert drafter.taps == (target.num_layers,)
+    features = torch.randn(5, 1, 32)
+    assert torch.equal(drafter.condition(features), target.model.model.norm(features[:, 0]))
+
+
+def test_a_draft_runs_in_the_targets_dtype(target: Target, tmp_path: Path) -> None:
+    folder = write_head(eagle3_config(target), tmp_path)
+    view = replace(target.view(), dtype=torch.bfloat16)
+    drafter = Eagle3(Eagle3.Options(model=str(folder)))
+    drafter.bind(view)
+    floats = {v.dtype for v in drafter.model.state_dict().values() if v.is_floating_point()}
+    assert floats == {torch.bfloat16}
