@@ -131,7 +131,9 @@ def make_plan(settings: Settings) -> Plan:
         device=device,
         dtype=choose_dtype(settings.dtype, device),
         seed=settings.seed,
-        threads=settings.threads,
+        # The embedded models gain nothing from a second thread, and with one that waits for a busy
+        # core every layer does.
+        threads=settings.threads or (1 if settings.target is None else None),
         thinking=settings.thinking,
     )
 

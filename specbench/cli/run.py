@@ -102,7 +102,11 @@ def run(
     ] = "auto",
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="CPU threads. Default: torch's own.", rich_help_panel=RUNNING),
+        typer.Option(
+            min=1,
+            help="CPU threads. Default: torch's own; 1 for the embedded target.",
+            rich_help_panel=RUNNING,
+        ),
     ] = None,
     out: Annotated[
         Path | None,

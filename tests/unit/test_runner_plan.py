@@ -39,7 +39,7 @@ def test_defaults_without_a_target() -> None:
     [
         {"limit": 4},
         {"seed": 1},
-        {"threads": 1},
+        {"threads": 2},
         {"thinking": "on"},
         {"dtype": "bfloat16"},
         {"max_new_tokens": 5},
