@@ -17,8 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.eagle.checkpoint import save_model
+from drafters.eagle.checkpoint import (
+    find_checkpoint,
+    load_model,
+    save_model,
+)
 from drafters.eagle.config import EagleConfig
+from drafters.eagle.draft import check_fit
 from drafters.eagle.model import Eagle3Model, rope_table
 from specbench.api import TargetView, UserError
 from specbench.training.batches import Batch
@@ -39,6 +44,8 @@ class Eagle3Training:
         rope_theta: base of the draft's rotary positions. Published heads keep 10000 whatever the
             target's is.
         heads, kv_heads, head_dim, intermediate: shape of the draft's layer.
+        init: folder or hub id of an EAGLE-3 draft to go on from, in place of fresh weights; every
+            setting but ``steps`` and ``decay`` then is that draft's, its vocabulary too.
     """
 
     steps: int = 7
@@ -49,6 +56,7 @@ class Eagle3Training:
     kv_heads: int | None = None
     head_dim: int | None = None
     intermediate: int | None = None
+    init: str | None = None
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.draft_vocab_size < 1:
@@ -93,15 +101,10 @@ class Eagle3Recipe(Recipe):
         view = target.view
         self.target = target
         self.options = options
-        self.config = shape_for(view, options, view.vocab_size if ids is None else len(ids))
-        self.taps = self.config.boundaries(view.num_layers)
-        self.draft = Eagle3Model(self.config).to(view.device, torch.float32)
-        for parameter in self.draft.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.02)
-        if self.draft.d2t is not None and self.draft.t2d is not None and ids is not None:
-            self.draft.d2t.copy_(ids - torch.arange(len(ids)))
-            self.draft.t2d[ids] = True
+        self.draft = (
+            fresh_draft(view, options, ids) if options.init is None else known_draft(view, options)
+        )
+        self.taps = self.draft.config.boundaries(view.num_layers)
         self._ids = draft_ids(self.draft)
 
     @classmethod
@@ -110,7 +113,7 @@ class Eagle3Recipe(Recipe):
     ) -> Self:
         """The draft vocabulary is what the responses use most."""
         size = options.draft_vocab_size
-        if size >= target.view.vocab_size:
+        if options.init is not None or size >= target.view.vocab_size:
             return cls(target, options)
         return cls(target, options, frequent_ids(documents, size, target.view.vocab_size))
 
@@ -272,6 +275,47 @@ def frequent_ids(documents: Sequence[Encoded], size: int, vocabulary: int) -> Te
     for document in documents:
         counts += np.bincount(document.tokens[document.response], minlength=vocabulary)
     return torch.from_numpy(np.sort(np.argsort(-counts, stable=True)[:size]))
+
+
+def fresh_draft(view: TargetView, options: Eagle3Training, ids: Tensor | None) -> Eagle3Model:
+    """A draft that knows nothing yet but the target's own head, for its ids ``[Vd]`` or all."""
+    config = shape_for(view, options, view.vocab_size if ids is None else len(ids))
+    draft = Eagle3Model(config)
+    if draft.d2t is not None and draft.t2d is not None and ids is not None:
+        draft.d2t.copy_(ids - torch.arange(len(ids)))
+        draft.t2d[ids] = True
+    for parameter in draft.parameters():
+        if parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=0.02)
+    head: Any = view.head
+    with torch.no_grad():
+        draft.get_parameter("lm_head.weight").copy_(head.weight[draft_ids(draft)])
+    return draft.to(view.device, torch.float32)
+
+
+def known_draft(view: TargetView, options: Eagle3Training) -> Eagle3Model:
+    """The draft of ``init``.
+
+    Raises:
+        UserError: it is no EAGLE-3 draft for this target, it has another shape than those made
+            here, or settings of another draft come with it.
+    """
+    name = str(options.init)
+    if options != Eagle3Training(steps=options.steps, decay=options.decay, init=name):
+        raise UserError(
+            f"With init={name} only steps and decay can be set: everything else is that draft's "
+            "own."
+        )
+    draft = load_model(find_checkpoint(name, None), view.device, torch.float32)
+    check_fit(draft.config, view, "the recipe eagle3", name, 3)
+    config = draft.config
+    if config.own_embedding or not config.own_head or config.layers > 1:
+        raise UserError(
+            f"The draft {name!r} cannot be trained on: the recipe knows drafts of one layer that "
+            "borrow the target's embedding and have a head of their own."
+        )
+    assert isinstance(draft, Eagle3Model)
+    return draft.train().requires_grad_(True)
 
 
 def shape_for(view: TargetView, options: Eagle3Training, draft_vocab_size: int) -> EagleConfig:

@@ -48,8 +48,9 @@ def recipe_for(target: Target, ids: Tensor | None = IDS) -> Eagle3Recipe:
     with seeded(0):
         recipe = Eagle3Recipe(FrozenTarget(target), OPTIONS, ids)
     with torch.no_grad():
-        for parameter in recipe.draft.parameters():
-            parameter.mul_(20 if parameter.ndim == 2 else 1)
+        for name, parameter in recipe.draft.named_parameters():
+            if parameter.ndim == 2 and name != "lm_head.weight":
+                parameter.mul_(4 if name == "fc.weight" else 20)
     return recipe
 
 
@@ -76,22 +77,37 @@ def test_training_forward_equals_drafting(
     )
     drafter = Eagle3Chain8(Chain8Options(model=str(tmp_path), depth=STEPS - 1))
     drafter.bind(target.view())
-    context = random_tokens((9,))
-    features = recipe.target.features(context[None], drafter.taps)[0]
-    session = drafter.open(Request(capacity=40))
-    assert isinstance(session, EagleSession)
-    session.commit(Commit(tuple(context.tolist()), features[:-1]))
-    levels, logits = [], session._logits
-    session._logits = lambda: levels.append(logits()) or levels[-1]  # type: ignore
-    proposed = session.propose(STEPS).tokens.cpu()
-    text = torch.cat([context, proposed])[None]
-    row = len(context) - 2
-    trained = recipe.draft.logits(outputs_of(recipe, text)[:, 0, row], torch.nn.Identity())
-    assert len(proposed) == len(levels) == STEPS
-    assert len(set(proposed.tolist())) > 1
-    torch.testing.assert_close(torch.cat(levels), trained.detach(), atol=1e-5, rtol=1e-5)
-    choice = trained.argmax(-1)
-    assert torch.equal(proposed, choice if ids is None else ids[choice])
+    seen: set[int] = set()
+    for length in (5, 9, 14):
+        context = random_tokens((14,))[:length]
+        features = recipe.target.features(context[None], drafter.taps)[0]
+        session = drafter.open(Request(capacity=40))
+        assert isinstance(session, EagleSession)
+        session.commit(Commit(tuple(context.tolist()), features[:-1]))
+        proposed, levels = propose_and_watch(session)
+        text = torch.cat([context, proposed])[None]
+        outputs = outputs_of(recipe, text)[:, 0, length - 2]
+        trained = recipe.draft.logits(outputs, torch.nn.Identity()).detach()
+        torch.testing.assert_close(levels, trained, atol=1e-5, rtol=1e-5)
+        choice = trained.argmax(-1)
+        assert torch.equal(proposed, choice if ids is None else ids[choice])
+        seen |= {int(context[-1]), *proposed.tolist()}
+    assert len(seen) > 4, "tokens that are all alike would hide a shift"
+
+
+def propose_and_watch(session: EagleSession) -> tuple[Tensor, Tensor]:
+    """The tokens of a chain and the logits ``[steps, Vd]`` of its levels."""
+    levels: list[Tensor] = []
+    logits = session._logits
+
+    def kept_logits() -> Tensor:
+        levels.append(logits())
+        return levels[-1]
+
+    session._logits = kept_logits  # type: ignore[method-assign]
+    tokens = session.propose(STEPS).tokens
+    assert len(tokens) == len(levels) == STEPS
+    return tokens.clone(), torch.cat(levels).clone()
 
 
 def test_a_row_sees_its_past_and_its_own_steps_only(target: Target) -> None:
@@ -192,8 +208,27 @@ def test_the_draft_vocabulary_is_what_responses_use_most(target: Target, tmp_pat
     assert (loaded.d2t + torch.arange(6)).tolist() == [0, 1, 3, 5, 9, 50]
     assert loaded.t2d.nonzero().flatten().tolist() == [0, 1, 3, 5, 9, 50]
     whole = Eagle3Recipe.for_corpus(FrozenTarget(target), OPTIONS, documents)
-    assert whole.config.draft_vocab_size == 64
+    assert whole.draft.config.draft_vocab_size == 64
     assert whole.draft.d2t is None
+
+
+def test_training_goes_on_from_a_draft(target: Target, tmp_path: Path) -> None:
+    first = recipe_for(target)
+    first.save(tmp_path)
+    options = Eagle3Training(steps=2, init=str(tmp_path))
+    recipe = Eagle3Recipe.for_corpus(FrozenTarget(target), options, [])
+    for name, tensor in first.draft.state_dict().items():
+        held = recipe.draft.state_dict()[name]
+        assert torch.equal(
+            held, tensor.bfloat16().float() if tensor.is_floating_point() else tensor
+        )
+    tokens = random_tokens((1, 20))
+    recipe.loss(Batch(tokens, tokens >= 0), torch.Generator()).backward()
+    assert all(parameter.grad is not None for parameter in recipe.draft.parameters())
+    with pytest.raises(UserError, match="only steps and decay"):
+        Eagle3Recipe(FrozenTarget(target), dataclasses.replace(options, heads=2))
+    with pytest.raises(UserError, match="does not fit the target"):
+        Eagle3Recipe(FrozenTarget(tiny_target(layers=7, vocabulary=70)), options)
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
@@ -214,7 +249,7 @@ def test_it_learns_a_text_by_heart(target: Target, tmp_path: Path) -> None:
     with seeded(0):
         recipe = Eagle3Recipe(FrozenTarget(target), OPTIONS)
     optimizer = torch.optim.AdamW(recipe.draft.parameters(), lr=3e-3)
-    for _ in range(150):
+    for _ in range(220):
         recipe.loss(batch, torch.Generator()).backward()
         optimizer.step()
         optimizer.zero_grad()
