@@ -156,14 +156,15 @@ class FixedSession(EagleSession):
 
     def __init__(self, drafter: Eagle, request: Request) -> None:
         super().__init__(drafter, request)
+        device = drafter.target.device
         self._draws = drafter.samples and not request.sampling.greedy
-        self._generator = seeded_generator(request.seed, "draft", drafter.target.device)
+        self._generator = seeded_generator(request.seed, "draft", device)
+        self._ranks = [torch.tensor(ranks, device=device) for ranks in tree.fixed_ranks()]
+        self._parents = torch.tensor(tree.fixed_parents(), device=device)
 
     def _grow(self, logits: Tensor, budget: int) -> Proposal:
-        levels = min(len(tree.FIXED_TREE), budget)
-        tokens, probs = tree.fixed(logits, levels, self._pick, self._expand)
-        parents = torch.tensor(tree.fixed_parents(levels), device=tokens.device)
-        return Proposal(self._drafter.to_target(tokens), parents, probs)
+        tokens, probs = tree.fixed(logits, self._ranks[: budget - 1], self._pick, self._expand)
+        return Proposal(self._drafter.to_target(tokens), self._parents[: len(tokens)], probs)
 
     def _pick(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
         if not self._draws:

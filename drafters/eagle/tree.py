@@ -5,7 +5,7 @@ Everything stays on the device: no function here looks at a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -91,24 +91,25 @@ def chain(logits: Tensor, count: int, expand: Expand) -> Tensor:
 
 def fixed(
     logits: Tensor,
-    levels: int,
+    ranks: Sequence[Tensor],
     pick: Callable[[Tensor, int], tuple[Tensor, Tensor | None]],
     expand: Expand,
 ) -> tuple[Tensor, Tensor | None]:
-    """Draft ids of the first ``levels`` levels of `FIXED_TREE`, and their distributions.
+    """Draft ids of the first levels of `FIXED_TREE`, and their distributions.
 
     Args:
         logits: ``[1, Vd]`` behind the anchor.
+        ranks: `fixed_ranks` as tensors; one level more than there are of them is grown.
         pick: (logits ``[m, Vd]``, c) to c children of each node, ``[m, c]``, best or first drawn
             first, and the distributions ``[m, c, Vd]`` they were drawn from (None: one-hot).
         expand: runs one level.
-    """  # fmt: skip
+    """
     tokens: list[Tensor] = []
     probs: list[Tensor] = []
-    for level, counts in enumerate(FIXED_TREE[:levels]):
+    for level in range(len(ranks) + 1):
+        counts = FIXED_TREE[level]
         if level:
-            ranks = torch.tensor(_ranks(level)[: len(counts)], device=logits.device)
-            logits = expand(tokens[-1][: len(counts)], ranks)
+            logits = expand(tokens[-1][: len(counts)], ranks[level - 1])
         children, drawn = pick(logits, max(counts))
         tokens.append(torch.cat([children[i, :c] for i, c in enumerate(counts)]))
         if drawn is not None:
@@ -116,11 +117,16 @@ def fixed(
     return torch.cat(tokens), torch.cat(probs) if probs else None
 
 
-def fixed_parents(levels: int) -> list[int]:
-    """Parents of the first ``levels`` levels of `FIXED_TREE`, -1 for the anchor."""
+def fixed_ranks() -> list[list[int]]:
+    """For every level that is expanded, the ranks of its nodes' parents in the level before."""
+    return [_ranks(level)[: len(FIXED_TREE[level])] for level in range(1, len(FIXED_TREE))]
+
+
+def fixed_parents() -> list[int]:
+    """The parent of every node of `FIXED_TREE`, level by level, -1 for the anchor."""
     parents: list[int] = []
     start = -1
-    for level in range(levels):
+    for level in range(len(FIXED_TREE)):
         ranks = _ranks(level + 1)
         parents += [start + rank for rank in ranks]
         start = len(parents) - len(ranks)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from drafters.eagle import tree
-from drafters.eagle.tree import chain, fixed, fixed_parents, grow, rerank, without_replacement
+from drafters.eagle.tree import (
+    chain,
+    fixed,
+    fixed_parents,
+    fixed_ranks,
+    grow,
+    rerank,
+    without_replacement,
+)
 
 VOCABULARY = 6
 
@@ -113,8 +121,10 @@ def best(logits: Tensor, count: int) -> tuple[Tensor, None]:
 @given(st.integers(0, 1000), st.integers(1, 5))
 def test_the_fixed_tree_takes_the_best_children(seed: int, levels: int) -> None:
     source = Source(seed, 0)
-    tokens, probs = fixed(source.row(())[None], levels, best, source.expand)
-    paths = paths_of(tokens, torch.tensor(fixed_parents(levels)))
+    ranks = [torch.tensor(ranks) for ranks in fixed_ranks()[: levels - 1]]
+    tokens, probs = fixed(source.row(())[None], ranks, best, source.expand)
+    assert len(tokens) == sum(map(sum, tree.FIXED_TREE[:levels]))
+    paths = paths_of(tokens, torch.tensor(fixed_parents())[: len(tokens)])
     assert probs is None
     for parent, children in itertools.groupby(paths, key=lambda path: path[:-1]):
         found = [path[-1] for path in children]
