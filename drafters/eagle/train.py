@@ -45,7 +45,8 @@ class Eagle3Training:
             target's is.
         heads, kv_heads, head_dim, intermediate: shape of the draft's layer.
         init: folder or hub id of an EAGLE-3 draft to go on from, in place of fresh weights; every
-            setting but ``steps`` and ``decay`` then is that draft's, its vocabulary too.
+            setting but ``steps`` and ``decay`` then is that draft's. Its vocabulary keeps its size
+            and is chosen anew; the head's rows of ids it did not have are the target's own.
     """
 
     steps: int = 7
@@ -102,7 +103,9 @@ class Eagle3Recipe(Recipe):
         self.target = target
         self.options = options
         self.draft = (
-            fresh_draft(view, options, ids) if options.init is None else known_draft(view, options)
+            fresh_draft(view, options, ids)
+            if options.init is None
+            else known_draft(view, options, ids)
         )
         self.taps = self.draft.config.boundaries(view.num_layers)
         self._ids = draft_ids(self.draft)
@@ -112,10 +115,10 @@ class Eagle3Recipe(Recipe):
         cls, target: FrozenTarget, options: Eagle3Training, documents: Sequence[Encoded]
     ) -> Self:
         """The draft vocabulary is what the responses use most."""
-        size = options.draft_vocab_size
-        if options.init is not None or size >= target.view.vocab_size:
-            return cls(target, options)
-        return cls(target, options, frequent_ids(documents, size, target.view.vocab_size))
+        size, whole = options.draft_vocab_size, target.view.vocab_size
+        if options.init is not None:
+            size = load_draft(target.view, options.init).config.draft_vocab_size
+        return cls(target, options, None if size >= whole else frequent_ids(documents, size, whole))
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Cross entropy against the target's distribution, summed over the discounted steps."""
@@ -279,26 +282,20 @@ def frequent_ids(documents: Sequence[Encoded], size: int, vocabulary: int) -> Te
 
 def fresh_draft(view: TargetView, options: Eagle3Training, ids: Tensor | None) -> Eagle3Model:
     """A draft that knows nothing yet but the target's own head, for its ids ``[Vd]`` or all."""
-    config = shape_for(view, options, view.vocab_size if ids is None else len(ids))
-    draft = Eagle3Model(config)
-    if draft.d2t is not None and draft.t2d is not None and ids is not None:
-        draft.d2t.copy_(ids - torch.arange(len(ids)))
-        draft.t2d[ids] = True
+    draft = Eagle3Model(shape_for(view, options, view.vocab_size if ids is None else len(ids)))
     for parameter in draft.parameters():
         if parameter.ndim == 2:
             torch.nn.init.normal_(parameter, std=0.02)
-    head: Any = view.head
-    with torch.no_grad():
-        draft.get_parameter("lm_head.weight").copy_(head.weight[draft_ids(draft)])
+    ids = draft_ids(draft) if ids is None else ids
+    choose_vocabulary(draft, ids, view.head.weight[ids])  # type: ignore[index]
     return draft.to(view.device, torch.float32)
 
 
-def known_draft(view: TargetView, options: Eagle3Training) -> Eagle3Model:
-    """The draft of ``init``.
+def known_draft(view: TargetView, options: Eagle3Training, ids: Tensor | None) -> Eagle3Model:
+    """The draft of ``init``, with the draft ids ``[Vd]`` or its own.
 
     Raises:
-        UserError: it is no EAGLE-3 draft for this target, it has another shape than those made
-            here, or settings of another draft come with it.
+        UserError: as `load_draft`, or settings of another draft come with it.
     """
     name = str(options.init)
     if options != Eagle3Training(steps=options.steps, decay=options.decay, init=name):
@@ -306,16 +303,41 @@ def known_draft(view: TargetView, options: Eagle3Training) -> Eagle3Model:
             f"With init={name} only steps and decay can be set: everything else is that draft's "
             "own."
         )
+    draft = load_draft(view, name)
+    if ids is not None:
+        had = draft_ids(draft)
+        rows: Tensor = view.head.weight.detach().clone()  # type: ignore[operator]
+        rows[had] = draft.get_parameter("lm_head.weight").to(rows)
+        choose_vocabulary(draft, ids, rows[ids])
+    return draft.train().requires_grad_(True)
+
+
+def load_draft(view: TargetView, name: str) -> Eagle3Model:
+    """A draft that can be trained on, float32.
+
+    Raises:
+        UserError: it is no EAGLE-3 draft for this target, or has another shape than those made
+            here.
+    """
     draft = load_model(find_checkpoint(name, None), view.device, torch.float32)
-    check_fit(draft.config, view, "the recipe eagle3", name, 3)
     config = draft.config
+    check_fit(config, view, "the recipe eagle3", name, 3)
     if config.own_embedding or not config.own_head or config.layers > 1:
         raise UserError(
             f"The draft {name!r} cannot be trained on: the recipe knows drafts of one layer that "
             "borrow the target's embedding and have a head of their own."
         )
     assert isinstance(draft, Eagle3Model)
-    return draft.train().requires_grad_(True)
+    return draft
+
+
+@torch.no_grad()
+def choose_vocabulary(draft: Eagle3Model, ids: Tensor, head: Tensor) -> None:
+    """Make ``ids`` ``[Vd]``, increasing, the target ids of a draft, with the head's ``[Vd, H]``."""
+    draft.get_parameter("lm_head.weight").copy_(head)
+    if draft.d2t is not None and draft.t2d is not None:
+        draft.d2t.copy_(ids - torch.arange(len(ids), device=ids.device))
+        draft.t2d.zero_()[ids] = True
 
 
 def shape_for(view: TargetView, options: Eagle3Training, draft_vocab_size: int) -> EagleConfig:

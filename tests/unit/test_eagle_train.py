@@ -19,6 +19,7 @@ from drafters.eagle.session import EagleSession
 from drafters.eagle.train import (
     Eagle3Recipe,
     Eagle3Training,
+    draft_ids,
     frequent_ids,
     rows_in_responses,
     unroll,
@@ -216,14 +217,21 @@ def test_training_goes_on_from_a_draft(target: Target, tmp_path: Path) -> None:
     first = recipe_for(target)
     first.save(tmp_path)
     options = Eagle3Training(steps=2, init=str(tmp_path))
-    recipe = Eagle3Recipe.for_corpus(FrozenTarget(target), options, [])
-    for name, tensor in first.draft.state_dict().items():
-        held = recipe.draft.state_dict()[name]
-        assert torch.equal(
-            held, tensor.bfloat16().float() if tensor.is_floating_point() else tensor
-        )
-    tokens = random_tokens((1, 20))
-    recipe.loss(Batch(tokens, tokens >= 0), torch.Generator()).backward()
+    tokens = np.array([1, 3, 62, 62, 3], dtype=np.int32)
+    documents = [Encoded(tokens, np.ones(5, dtype=np.bool_))]
+    recipe = Eagle3Recipe.for_corpus(FrozenTarget(target), options, documents)
+    before, after = first.draft.state_dict(), recipe.draft.state_dict()
+    for name in before.keys() - {"d2t", "t2d", "lm_head.weight"}:
+        assert torch.equal(after[name], before[name].bfloat16().float())
+    ids = draft_ids(recipe.draft).tolist()
+    assert {1, 3, 62} < set(ids)
+    assert ids == sorted(ids) == after["t2d"].nonzero().flatten().tolist()
+    had = IDS.tolist()
+    for row, i in zip(after["lm_head.weight"], ids, strict=True):
+        old = before["lm_head.weight"][had.index(i)].bfloat16().float() if i in had else None
+        assert torch.equal(row, target.view().head.weight[i] if old is None else old)  # type: ignore
+    batch = Batch(random_tokens((1, 20)), torch.ones(1, 20, dtype=torch.bool))
+    recipe.loss(batch, torch.Generator()).backward()
     assert all(parameter.grad is not None for parameter in recipe.draft.parameters())
     with pytest.raises(UserError, match="only steps and decay"):
         Eagle3Recipe(FrozenTarget(target), dataclasses.replace(options, heads=2))
