@@ -1,6 +1,7 @@
 """Model cards: card.json for programs, README.md for people."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from specbench.training.data import FileFacts, sha256_of
 from specbench.training.loop import TrainResult, TrainSettings
 
 _OWN = {"card.json", "README.md"}
+_SHOWN = ("shape", "recipe", "options", "target", "parameters", "loss", "figures")
 
 
 def write_card(
@@ -40,25 +42,37 @@ def write_card(
     (folder / "README.md").write_text(_readme(folder.name, card))
 
 
-def commands_of(folder: str) -> list[str]:
-    """The commands that made a model, oldest first, by its card; none without a card."""
+def stages_of(folder: str) -> list[dict[str, Any]]:
+    """The runs that made a model, oldest first, by its card; none without a card."""
     path = Path(folder) / "card.json"
     if not path.is_file():
         return []
     card = json.loads(path.read_text())
-    return [*card.get("before", []), card["command"]]
+    return [*card.get("before", []), _stage(card)]
 
 
-def _readme(name: str, card: dict[str, Any]) -> str:
+def _stage(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a later card says about this run."""
+    kept = ("command", "settings", "tokens_seen", "final_train_loss", "validation")
+    return {key: card[key] for key in kept}
+
+
+def _readme(name: str, card: Mapping[str, Any]) -> str:
+    stages = [*card.get("before", []), _stage(card)]
     files = "\n".join(
         f"| {f['file']} | {f['weight']:g} | {f['train']} | {f['held_out']} | {f['excluded']} "
         f"| {f['licence']} | `{f['sha256'][:16]}` |"
         for f in card["data"]
     )
+    runs = "\n".join(
+        f"| {s['settings']['steps']} | {s['tokens_seen']:,} | {s['settings']['seed']} "
+        f"| {s['final_train_loss']:.4f} | {s['validation'].get('validation_loss', math.nan):.4f} |"
+        for s in stages
+    )
     validation = "\n".join(f"| {key} | {value:.4f} |" for key, value in card["validation"].items())
     hashes = "\n".join(f"- `{file}`: `{digest}`" for file, digest in card["sha256"].items())
-    commands = "\n".join([*card.get("before", []), card["command"]])
-    facts = "\n".join(f"- {k}: {card[k]}" for k in card if k in ("shape", "parameters", "recipe"))
+    facts = "\n".join(f"- {key}: {card[key]}" for key in card if key in _SHOWN)
+    commands = "\n".join(s["command"] for s in stages)
     return f"""# {name}
 
 Trained with
@@ -68,22 +82,22 @@ Trained with
 ```
 
 {facts}
-- seed: {card["settings"]["seed"]}; steps: {card["settings"]["steps"]}; \
-tokens seen: {card["tokens_seen"]:,}
-- final training loss: {card["final_train_loss"]:.4f} nats a token
 
-| held-out rows | |
+| steps | tokens seen | seed | final training loss | validation loss |
+| ---: | ---: | ---: | ---: | ---: |
+{runs}
+
+Losses are nats a token (or whatever the recipe's loss is). On the held-out rows:
+
+| figure | |
 | --- | ---: |
 {validation}
-
-Bits per byte count every token, those of the chat template too, over the bytes
-of the messages' contents.
 
 | data | times an epoch | train | held out | left out | licence | sha256 |
 | --- | ---: | ---: | ---: | ---: | --- | --- |
 {files}
 
-Rows left out share a run of 13 words with an evaluation file.
+Rows left out share a run of 13 words with an excluded evaluation file.
 
 {hashes}
 """

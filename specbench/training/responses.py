@@ -84,7 +84,7 @@ def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[C
     order = random.Random(settings.seed)
     found: dict[str, Chat] = {}
     for spec in map(CorpusSpec.parse, corpora):
-        prompts = [prompt for chat in read_chats(spec.path) if (prompt := _prompt(chat))]
+        prompts = [prompt for chat in read_chats(spec.path) if (prompt := prompt_of(chat))]
         chosen = order.sample(prompts, round(min(1.0, spec.weight) * len(prompts)))
         found.update({_key(prompt): prompt for prompt in chosen})
     prompts = list(found.values())
@@ -92,7 +92,15 @@ def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[C
     return prompts[: settings.limit]
 
 
-def _prompt(chat: Chat) -> Chat:
+def encode_prompt(target: Target, chat: Chat) -> list[int]:
+    """Token ids up to where the assistant's answer begins."""
+    ids: list[int] = target.tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_dict=False
+    )
+    return ids
+
+
+def prompt_of(chat: Chat) -> Chat:
     """Everything up to the first user turn; empty where there is none."""
     if chat[0]["role"] == PLAIN_ROLE:
         return []
@@ -125,9 +133,7 @@ def _batches(
     for start in range(0, len(prompts), settings.batch * POOL):
         pool = []
         for chat in prompts[start : start + settings.batch * POOL]:
-            ids = target.tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, return_dict=False
-            )
+            ids = encode_prompt(target, chat)
             if len(ids) <= settings.longest_prompt:
                 pool.append((chat, ids))
         pool.sort(key=lambda item: len(item[1]))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from specbench.api import Target
 from specbench.training.batches import Batches, PackedBatches, epoch_order
-from specbench.training.card import commands_of, write_card
-from specbench.training.data import Corpus, CorpusSpec, Document, load_corpus
+from specbench.training.card import stages_of, write_card
+from specbench.training.data import Corpus, CorpusSpec, Document, FileFacts, load_corpus
 from specbench.training.loop import Loss, TrainResult, TrainSettings, train
-from specbench.training.repetition import WithAnswers, load_answers, unlikelihood
+from specbench.training.repetition import (
+    WithAnswers,
+    load_answers,
+    repeated_share,
+    unlikelihood,
+)
+from specbench.training.responses import ResponseSettings, encode_prompt, generate, prompt_of
 from specbench.training.seeding import seeded
 from specbench.training.tokenizer import (
     END_OF_TEXT,
@@ -23,11 +30,23 @@ from specbench.training.tokenizer import (
     Encoded,
     encode_chats,
     load_tokenizer,
+    save_tokenizer,
     train_tokenizer,
 )
 from specbench.zoo import resolve
 
 VALIDATION_BATCH = 16
+REPETITION_PROMPTS = 32
+"""Held-out prompts of each file that repetition is measured on."""
+REPETITION_TOKENS = 256
+
+LOSS = "cross entropy of all tokens, prompts and answers alike"
+UNLEARNED = "; and the unlikelihood of repetitions in the model's own answers"
+FIGURES = (
+    "bits_per_byte counts every token, those of the chat template too, over the bytes of the "
+    "messages' contents; repeated_4grams is the mean share of 4-grams that a greedy answer of up "
+    f"to {REPETITION_TOKENS} tokens holds already, over up to {REPETITION_PROMPTS} prompts a file"
+)
 
 
 @dataclass(frozen=True)
@@ -141,11 +160,15 @@ def train_target(
         resume=resume,
     )
     model.to(torch.bfloat16).save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    save_tokenizer(tokenizer, out)
+    repetition = greedy_repetition(str(out), corpus)
+    result = replace(result, validation={**result.validation, **repetition})
     facts = {
         "shape": asdict(_shape_of(model.config)),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "before": commands_of(resolve(start)) if isinstance(start, str) else [],
+        "loss": LOSS + (UNLEARNED if answers else ""),
+        "figures": FIGURES,
+        "before": stages_of(resolve(start)) if isinstance(start, str) else [],
     }
     write_card(out, corpus.files, settings, result, command=command, facts=facts)
     return result
@@ -193,7 +216,7 @@ def make_validation(
     messages' contents.
     """
     encoded = encode_chats(tokenizer, [d.messages for d in corpus.held_out])
-    names = [facts.file.partition(".")[0] for facts in corpus.files]
+    names = [_stem(facts) for facts in corpus.files]
 
     def validate() -> dict[str, float]:
         nats = document_nats(model, encoded, length)
@@ -209,6 +232,26 @@ def make_validation(
         }
 
     return validate
+
+
+def greedy_repetition(name: str, corpus: Corpus) -> dict[str, float]:
+    """Share of repeated 4-grams in a model's greedy answers to held-out prompts, by file."""
+    target = Target.load(name, device="cuda" if torch.cuda.is_available() else "cpu")
+    settings = ResponseSettings(max_new_tokens=REPETITION_TOKENS)
+    figures = {}
+    for source, facts in enumerate(corpus.files):
+        chats = [d.messages for d in corpus.held_out if d.source == source]
+        prompts = [encode_prompt(target, p) for chat in chats if (p := prompt_of(chat))]
+        prompts = prompts[:REPETITION_PROMPTS]
+        if prompts:
+            answers = generate(target, prompts, settings, torch.Generator(target.device))
+            shares = [repeated_share(answer) for answer in answers]
+            figures[f"repeated_4grams/{_stem(facts)}"] = sum(shares) / len(shares)
+    return figures
+
+
+def _stem(facts: FileFacts) -> str:
+    return facts.file.partition(".")[0]
 
 
 def document_nats(

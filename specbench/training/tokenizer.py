@@ -76,6 +76,13 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(str(folder))
 
 
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes a tokenizer without the traces of where it was loaded from."""
+    for trace in ("is_local", "local_files_only", "name_or_path"):
+        tokenizer.init_kwargs.pop(trace, None)
+    tokenizer.save_pretrained(folder)
+
+
 def encode_chats(tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]) -> list[Encoded]:
     """Chats by the tokenizer's own template, with the spans the assistant wrote.
 

@@ -72,6 +72,6 @@ def test_a_model_unlearns_the_loop_it_is_shown(tmp_path):
         data, tokenizer, first, settings, tmp_path / "second", command="two", answers=answers
     )
     card = json.loads((tmp_path / "second" / "card.json").read_text())
-    assert (card["before"], card["command"]) == (["one"], "two")
+    assert ([s["command"] for s in card["before"]], card["command"]) == (["one"], "two")
     assert card["shape"]["layers"] == 2
     assert "one\ntwo" in (tmp_path / "second" / "README.md").read_text()
