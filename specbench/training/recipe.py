@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from specbench.errors import UserError
 from specbench.options import parse_options
 from specbench.training.batches import Batch, DocumentBatches, pad_right
-from specbench.training.card import write_card
+from specbench.training.card import stages_of, write_card
 from specbench.training.data import CorpusSpec, Document, load_corpus
 from specbench.training.features import FrozenTarget
 from specbench.training.loop import TrainResult, TrainSettings, train
@@ -126,6 +126,7 @@ def train_draft(
         "target": Path(run.target).name,
         "options": asdict(options),
         "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
+        "before": stages_of(options.init) if getattr(options, "init", None) else [],
     }
     write_card(run.out, corpus.files, settings, result, command=command, facts=facts)
     return result
