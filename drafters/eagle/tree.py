@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -165,12 +164,12 @@ def _children(logits: Tensor, top_k: int, scores: Tensor | None = None) -> tuple
 
 def _expanded(orders: list[Tensor], top_k: int, device: torch.device) -> Tensor:
     """`Pool.expanded` from what was expanded of each level, as indices into the level."""
-    sizes = [top_k] + [top_k**2] * len(orders)
-    starts = accumulate(sizes, initial=0)
     anchor = torch.full((1,), -1, dtype=torch.long, device=device)
-    return torch.cat(
-        [anchor, *(order + start for order, start in zip(orders, starts, strict=False))]
-    )
+    if not orders:
+        return anchor
+    # The first level holds k nodes, every other one k * k.
+    starts = torch.arange(len(orders), device=device) * top_k**2 + (top_k - top_k**2)
+    return torch.cat([anchor, (torch.stack(orders) + starts.clamp_(min=0)[:, None]).view(-1)])
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
