@@ -46,6 +46,7 @@ class Cell:
         template: hash of the chat template, None where prompts went in raw.
         thinking: "on", "off", or "n/a" where the template knows no such switch.
         sample_ids: the chosen samples, in order.
+        details: what the drafter settled when it met the target, beside its options.
     """
 
     target: ModelId
@@ -68,6 +69,7 @@ class Cell:
     attention: str
     template: str | None
     thinking: str
+    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

@@ -174,6 +174,7 @@ def _cell(
         attention=target.attention,
         template=chat.template_hash(target.tokenizer),
         thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
+        details=drafter.details,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,10 @@ class DFlash(Drafter):
     @property
     def samples(self) -> bool:
         return bool(self.options.sample)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"block": self.block_size, "boundaries": list(self.taps)}
 
     def bind(self, target: TargetView) -> None:
         """Load the draft in the target's dtype, on its device.

@@ -112,6 +112,11 @@ class Drafter(ABC):
         self.options = self.Options() if options is None else options
 
     @property
+    def details(self) -> dict[str, Any]:
+        """What `bind` settled beside the options, as JSON values, for the record of a run."""
+        return {}
+
+    @property
     def samples(self) -> bool:
         """Whether its proposals carry their distributions at temperature > 0.
 

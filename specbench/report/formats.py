@@ -134,6 +134,7 @@ def _settings(label: str, row: Row) -> dict[str, Any]:
         "run": row.entry.manifest.run,
         "cell": row.entry.cell_id,
         "options": cell.options,
+        "details": cell.details,
         "draft_model": draft.name if draft else None,
         "width": cell.width,
         "rule": cell.rule,

@@ -10,7 +10,9 @@ from typing import Any
 from specbench.errors import UserError
 from specbench.records import MANIFEST, Cell, Manifest, Sample, load_manifest, load_samples
 
-DRAFTER_SETTINGS = frozenset({"drafter", "options", "draft_model", "width", "rule", "lossless"})
+DRAFTER_SETTINGS = frozenset(
+    {"drafter", "options", "draft_model", "width", "rule", "lossless", "details"}
+)
 
 
 @dataclass(frozen=True)

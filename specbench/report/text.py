@@ -223,6 +223,7 @@ def _drafter(cell: Cell) -> str:
     facts = [f"draft model {_model(cell.draft_model)}"] if cell.draft_model else []
     named = cell.draft_model.name if cell.draft_model else None
     facts += [f"{key}={value}" for key, value in sorted(cell.options.items()) if value != named]
+    facts += [f"{key} {_fact(value)}" for key, value in cell.details.items() if value is not None]
     return ", ".join([*facts, f"width {cell.width}", f"rule {cell.rule}"])
 
 
