@@ -31,8 +31,14 @@ def suites() -> None:
 @app.command(name="pairs")
 def list_pairs() -> None:
     """Targets and the drafts that were published for them; `run` finds these by itself."""
-    rows = [(pair.target, pair.drafter, pair.draft, pair.note) for pair in pairs.all_pairs()]
-    _print(("target", "drafter", "draft model", "note"), rows)
+    takers: dict[tuple[str, str, str], list[str]] = {}
+    for pair in pairs.all_pairs():
+        takers.setdefault((pair.target, pair.draft, pair.note), []).append(pair.drafter)
+    rows = [
+        (target, ", ".join(drafters), draft, note)
+        for (target, draft, note), drafters in takers.items()
+    ]
+    _print(("target", "drafters", "draft model", "note"), rows)
 
 
 def _print(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
