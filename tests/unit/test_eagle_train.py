@@ -320,3 +320,7 @@ def test_the_command_trains_and_its_draft_runs(tmp_path: Path) -> None:
     assert drafter.model.t2d[digits].all()
     output = generate(loaded, drafter, [5, 6], 9)
     assert len(output.tokens) <= 9
+    run = dataclasses.replace(run, out=tmp_path / "more")
+    train_draft(Eagle3Recipe, [f"init={tmp_path / 'draft'}"], run, "another")
+    card = json.loads((tmp_path / "more" / "card.json").read_text())
+    assert [stage["command"] for stage in card["before"]] == ["a command"]
