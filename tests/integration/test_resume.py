@@ -47,6 +47,8 @@ def start(command: list[str]) -> BaseProcess:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         sys.argv = ["specbench", *command]
+        # A job that a shell runs in the background ignores SIGINT, and a fork inherits that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         cli.main()
 
     process = CONTEXT.Process(target=main)
