@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
@@ -57,18 +58,26 @@ class Target:
         """Load from a hub id or a folder; safetensors only, no remote code.
 
         Raises:
-            UserError: nothing loadable under that name, or a model that is refused.
+            UserError: nothing loadable under that name, weights that do not fit their config, or
+                a model that is refused.
         """
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype, revision=revision, use_safetensors=True, trust_remote_code=False
+            model, found = AutoModelForCausalLM.from_pretrained(
+                name,
+                dtype=dtype,
+                revision=revision,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # They are named below, all of them.
+                output_loading_info=True,
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise UserError(
                 f"Cannot load the target {name!r}: {_first_line(error)}",
                 "Give a folder with config.json and safetensors, or a hub id that this machine "
                 "can reach (elsewhere: `hf download`, copy the folder, pass its path).",
             ) from error
+        _refuse_invented_weights(found, name)
         return cls(model.to(device), load_tokenizer(name, revision), name)
 
     @property
@@ -176,6 +185,20 @@ class Target:
         if len(kinds) == 1:
             return masks[self.windows[0]]
         return {_layer_type(window): mask for window, mask in masks.items()}
+
+
+def _refuse_invented_weights(found: dict[str, Any], name: str) -> None:
+    """transformers fills what a checkpoint lacks with random numbers and only warns."""
+    faults = [f"missing {key}" for key in sorted(found["missing_keys"])]
+    faults += [
+        f"{key} is {list(given)} instead of {list(wanted)}"
+        for key, given, wanted in sorted(found["mismatched_keys"])
+    ]
+    if faults:
+        raise UserError(
+            f"The tensors of {name!r} are not those of a model with its config.json: "
+            f"{', '.join(faults)}."
+        )
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     FalconMambaConfig,
@@ -177,3 +178,18 @@ def test_a_budget_that_cannot_be(prompt: int, new: int, message: str) -> None:
 def test_the_budget_is_cut_to_the_context() -> None:
     target = tiny_target(context=16)
     assert [target.budget(10, new) for new in (1, 6, 7, 100)] == [1, 6, 6, 6]
+
+
+def test_weights_that_do_not_fit_their_config_are_refused_by_name(tmp_path: Path) -> None:
+    """transformers would fill them with random numbers, and every figure would be of those."""
+    tiny_target().model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    lost, short = "model.layers.0.mlp.down_proj.weight", "model.layers.1.mlp.down_proj.weight"
+    tensors[short] = tensors[short][1:].contiguous()
+    save_file({k: v for k, v in tensors.items() if k != lost}, file, {"format": "pt"})
+    with pytest.raises(UserError, match=rf"missing {lost}, {short} is \[.*\] instead of \["):
+        Target.load(str(tmp_path))
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(UserError, match="Cannot load the target"):
+        Target.load(str(tmp_path))
