@@ -38,13 +38,19 @@ class Store:
         held: samples that wait for their baseline, by key.
 
     Raises:
-        UserError: another process writes there, or the folder holds another run.
+        UserError: another process writes there, the folder holds another run, or it cannot be
+            written.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._samples = _open_locked(folder / SAMPLES)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._samples = _open_locked(folder / SAMPLES)
+        except OSError as error:
+            raise UserError(
+                f"{folder} cannot be made or written ({error.strerror}): give another --out."
+            ) from error
         self.fresh = not (folder / MANIFEST).exists()
         if self.fresh:
             _refuse_samples_without_manifest(folder)

@@ -130,3 +130,10 @@ def test_samples_without_a_manifest_are_refused(store: Store) -> None:
     (store.folder / MANIFEST).unlink()
     with pytest.raises(UserError, match="but no manifest"):
         Store(store.folder, manifest(CELL))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UserError, match=r"file.* cannot be made or written \(.*--out"):
+            Store(place, manifest(CELL))
