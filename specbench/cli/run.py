@@ -184,7 +184,7 @@ def _execute(plan: "Plan", folder: Path) -> int:
         typer.echo(f"{folder} is finished; to measure it once more, give another --out.")
     console.print(rich_table(summarise([folder])))
     typer.echo(f"Records: {folder}")
-    if outcome.failed and not outcome.finished_before:
+    if outcome.failed:
         typer.echo(f"{outcome.failed} of {plan.answers} samples failed.", err=True)
         return 1
     return 0
