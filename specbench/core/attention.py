@@ -25,8 +25,9 @@ def packed_attention(
 
     transformers repeats K and V for every query head as soon as there is a mask and more than
     one query, which copies the whole history in every layer of every round. Here
-    ``query [1, heads, n, d]`` becomes ``[1, kv_heads, group * n, d]`` instead and only the small
-    mask is repeated. Without a mask (prefill, one row) transformers' own way is already lean.
+    ``query [1, heads, n, d]`` becomes ``[1, kv_heads, group * n, d]`` instead, and only the small
+    mask is repeated: here or, once for all layers, by who made it. Without a mask (prefill, one
+    row) transformers' own way is already lean.
     """
     groups = getattr(module, "num_key_value_groups", 1)
     if attention_mask is None or groups == 1:
@@ -34,9 +35,10 @@ def packed_attention(
         return out, None
     batch, heads, rows, width = query.shape
     packed = query.reshape(batch, heads // groups, groups * rows, width)
-    mask = attention_mask.repeat(1, 1, groups, 1)
+    if attention_mask.shape[2] != groups * rows:
+        attention_mask = attention_mask.repeat(1, 1, groups, 1)
     out = F.scaled_dot_product_attention(
-        packed, key, value, attn_mask=mask, scale=kwargs.get("scaling")
+        packed, key, value, attn_mask=attention_mask, scale=kwargs.get("scaling")
     )
     return out.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
 

@@ -166,7 +166,8 @@ class Target:
         return logits, features
 
     def _tree_mask(self, tree: Proposal, start: int, positions: Tensor) -> Any:
-        """``[1, 1, n, start + n]`` bool, one a window size where layers differ in it.
+        """``[1, 1, n, start + n]`` bool, one a window size where layers differ in it; the rows
+        repeated for every query head of a group where the attention packs them.
 
         None for a lone anchor without a window, which sees everything.
         """
@@ -182,6 +183,9 @@ class Target:
                 continue
             seen = torch.cat([torch.arange(start, device=self.device), positions])
             masks[window] = (visible & (positions[:, None] - seen < window))[None, None]
+        if self.attention == PACKED_ATTENTION:
+            heads, kv_heads = self.config.num_attention_heads, self.config.num_key_value_heads
+            masks = {w: mask.repeat(1, 1, heads // kv_heads, 1) for w, mask in masks.items()}
         if len(kinds) == 1:
             return masks[self.windows[0]]
         return {_layer_type(window): mask for window, mask in masks.items()}

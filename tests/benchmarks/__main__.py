@@ -2,7 +2,8 @@
 
 1. autoregressive decoding against ``model.generate`` with transformers' own cache;
 2. DFlash against the loop of the published ``dflash`` package, on the golden and the tiny pair;
-3. the share of decode time outside model forwards.
+3. where a round's time goes: draft, verify and commit, what the draft phase costs beside its
+   own forwards, and the share of time outside model forwards.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from specbench.api import Autoregressive, Drafter, Target
+from specbench.api import Autoregressive, Drafter, Sampling, Target
 from specbench.core.decode import generate
+from specbench.measure import PhaseProbe, timed_sample
+from specbench.plan import TINY_TARGET, plan_arms
 from specbench.registry import make_drafter
 from specbench.suite import load_suite
 from specbench.zoo import resolve
@@ -37,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tiny = Target.load(resolve("tiny-target"), device=device)
+    tiny = Target.load(resolve(TINY_TARGET), device=device)
     prompts = tiny_prompts(tiny, args.prompts)
     rows = [
         compare(
@@ -51,7 +54,7 @@ def main() -> None:
     ]
     rows += dflash_rows(tiny, prompts, device, args.tokens, args.repeats)
     show(rows)
-    show_outside(tiny, prompts, args.tokens)
+    show_phases(tiny, prompts, args.tokens)
 
 
 def tiny_prompts(target: Target, count: int) -> list[list[int]]:
@@ -87,7 +90,8 @@ def hf_generate(target: Target) -> Arm:
                 ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=tokens,
-                min_new_tokens=tokens,
+                # No id is -1: neither arm stops before its budget.
+                eos_token_id=-1,
                 do_sample=False,
                 pad_token_id=0,
             )
@@ -149,36 +153,76 @@ def package(target: Target, draft: str) -> Arm:
     return arm
 
 
-def show_outside(target: Target, prompts: list[list[int]], tokens: int) -> None:
-    """Wall time minus the time inside the target's and the draft model's forwards."""
-    for name, draft in (("autoregressive", None), ("dflash", "tiny-dflash")):
-        settings = {"model": resolve(draft)} if draft else {}
-        drafter = make_drafter(name, settings)
-        arm = ours(target, drafter)
-        arm(prompts[0], tokens)
-        modules = [target.model, *(m for m in vars(drafter).values() if hasattr(m, "forward"))]
-        with timed_forwards(modules) as inside:
-            start = time.perf_counter()
-            for prompt in prompts:
-                arm(prompt, tokens)
-            total = time.perf_counter() - start
-        print(f"{name}: {100 * (1 - inside[0] / total):.1f} % of the time outside model forwards")
+def show_phases(target: Target, prompts: list[list[int]], tokens: int) -> None:
+    """Where a round's time goes, from a traced pass of its own: never the headline figures."""
+    table = Table(
+        *("drafter", "AAL", "draft ms/round", "verify ms/round", "commit ms/round"),
+        *("draft phase / its forwards", "outside forwards %"),
+    )
+    for name in ("autoregressive", "prompt-lookup", "draft-model", "dflash", "eagle3-chain16",
+                 "eagle3"):  # fmt: skip
+        arm = plan_arms(("autoregressive", name), TINY_TARGET, None, ())[-1]
+        drafter = arm.make()
+        drafter.bind(target.view())
+        table.add_row(name, *traced(target, drafter, prompts, tokens))
+    Console().print(table)
+
+
+def traced(
+    target: Target, drafter: Drafter, prompts: list[list[int]], tokens: int
+) -> tuple[str, ...]:
+    """The row of one drafter; the drafter's own prefill, in the first round, is left out."""
+    probe = PhaseProbe(target.device)
+    modules = draft_modules(drafter)
+    timed_sample(target, drafter, prompts[0], tokens, sampling=Sampling(), seed=0)
+    with timed_forwards(modules) as drafting, timed_forwards([target.model]) as verifying:
+        done = [
+            timed_sample(target, drafter, p, tokens, sampling=Sampling(), seed=0, probe=probe)
+            for p in prompts
+        ]
+    rounds = sum(len(one.rounds) for one in done)
+    emitted = sum(len(r.tokens) for one in done for r in one.rounds)
+    total = sum(one.decode_seconds + one.prefill_seconds for one in done)
+    phases = [probe.seconds[name] for name in ("draft", "verify", "commit")]
+    drafted = probe.seconds["draft"] + probe.seconds["commit"]
+    inside = drafting[0] + verifying[0]
+    return (
+        f"{emitted / rounds:.2f}",
+        *(f"{1e3 * seconds / rounds:.2f}" for seconds in phases),
+        f"{drafted / drafting[0]:.2f}" if drafting[0] else "-",
+        f"{100 * (1 - inside / total):.1f}",
+    )
+
+
+def draft_modules(drafter: Drafter) -> list[torch.nn.Module]:
+    """The parts of a draft model that are called from outside it, its head too."""
+    model = getattr(drafter, "model", None) or getattr(drafter, "_model", None)
+    if model is None:
+        return []
+    if isinstance(model, Target):
+        return [model.model]
+    names = ("fc", "norm", "hidden_norm", "lm_head")
+    own = [part for name in names if (part := getattr(model, name, None)) is not None]
+    head = [] if getattr(model, "lm_head", None) is not None else [drafter.target.head]
+    return [model, *own, *head]
 
 
 @contextmanager
 def timed_forwards(modules: list[torch.nn.Module]) -> Iterator[list[float]]:
+    """Seconds inside the outermost of these modules' forwards."""
     spent = [0.0]
     started: list[float] = []
-    handles = []
-    for module in modules:
-        handles.append(
-            module.register_forward_pre_hook(lambda *_: started.append(time.perf_counter()))
-        )
-        handles.append(
-            module.register_forward_hook(
-                lambda *_: spent.__setitem__(0, spent[0] + time.perf_counter() - started.pop())
-            )
-        )
+
+    def enter(*_: object) -> None:
+        started.append(time.perf_counter())
+
+    def leave(*_: object) -> None:
+        began = started.pop()
+        if not started:
+            spent[0] += time.perf_counter() - began
+
+    handles = [m.register_forward_pre_hook(enter) for m in modules]
+    handles += [m.register_forward_hook(leave) for m in modules]
     try:
         yield spent
     finally:
