@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import transformers
 from rich.console import Console
 from rich.table import Table
 
@@ -39,6 +40,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tiny = Target.load(resolve(TINY_TARGET), device=device)
     prompts = tiny_prompts(tiny, args.prompts)
@@ -165,7 +168,7 @@ def show_phases(target: Target, prompts: list[list[int]], tokens: int) -> None:
         drafter = arm.make()
         drafter.bind(target.view())
         table.add_row(name, *traced(target, drafter, prompts, tokens))
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def traced(
@@ -250,7 +253,7 @@ def show(rows: list[Comparison]) -> None:
             str(r.n),
             "yes" if r.same_output else "NO",
         )
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":
