@@ -72,22 +72,23 @@ def cpu_model() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
-def model_id(name: str) -> ModelId:
-    """A folder (embedded models too) by the hash of its weights, a hub id by its revision.
+def model_id(name: str, revision: str | None = None) -> ModelId:
+    """A folder (embedded models too) by the hash of its files, a hub id by its revision.
 
     The revision is the cached one, so the model must have been loaded before.
     """
     folder = Path(zoo.resolve(name))
     if folder.is_dir():
-        return ModelId(name, sha256=weights_hash(folder))
-    config = try_to_load_from_cache(name, "config.json")
+        return ModelId(name, sha256=content_hash(folder))
+    config = try_to_load_from_cache(name, "config.json", revision=revision)
     return ModelId(name, revision=Path(config).parent.name if isinstance(config, str) else None)
 
 
-def weights_hash(folder: Path) -> str:
-    """SHA-256 over the safetensors files of ``folder``, in the order of their names."""
+def content_hash(folder: Path) -> str:
+    """SHA-256 over what a model is loaded from: weights, configs and tokenizer, by file name."""
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
+    kinds = ("*.safetensors", "*config.json", "tokenizer.json", "*.jinja", "*.bin")
+    for path in sorted({path for kind in kinds for path in folder.glob(kind)}):
         digest.update(path.name.encode())
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -120,9 +120,10 @@ def make_plan(settings: Settings) -> Plan:
     """
     if settings.thinking not in ("on", "off"):
         raise UserError(f"--thinking is on or off, not {settings.thinking!r}.")
-    target = settings.target or TINY_TARGET
+    target = TINY_TARGET if settings.target is None else settings.target
+    embedded = target == TINY_TARGET
     names = tuple(dict.fromkeys((registry.BASELINE, *settings.drafters)))
-    device = choose_device("cpu" if settings.target is None else "auto", settings.device)
+    device = choose_device("cpu" if embedded else "auto", settings.device)
     return Plan(
         target=target,
         arms=plan_arms(names, target, settings.draft_model, settings.overrides),
@@ -133,7 +134,7 @@ def make_plan(settings: Settings) -> Plan:
         seed=settings.seed,
         # The embedded models gain nothing from a second thread, and with one that waits for a busy
         # core every layer does.
-        threads=settings.threads or (1 if settings.target is None else None),
+        threads=settings.threads or (1 if embedded else None),
         thinking=settings.thinking,
     )
 

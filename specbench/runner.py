@@ -138,9 +138,9 @@ def load(plan: Plan) -> tuple[Target, list[Ready]]:
     return target, arms
 
 
-def rule_name(drafter: Drafter, greedy: bool) -> str:
+def rule_name(name: str, drafter: Drafter, greedy: bool) -> str:
     """The acceptance rule that the verifier takes for this drafter's proposals."""
-    if drafter.name == registry.BASELINE:
+    if name == registry.BASELINE:
         return "none"
     return "reject" if drafter.samples and not greedy else "walk"
 
@@ -154,12 +154,14 @@ def sample_seed(seed: int, suite: str, prompt: str, turn: int) -> int:
 def _cell(
     plan: Plan, arm: Arm, drafter: Drafter, target: Target, identity: ModelId, suite: Suite
 ) -> Cell:
-    rule = rule_name(drafter, plan.sampling.greedy)
+    rule = rule_name(arm.name, drafter, plan.sampling.greedy)
     return Cell(
         target=identity,
         drafter=arm.name,
         options=asdict(parse_options(arm.name, drafter.Options, arm.options)),
-        draft_model=model_id(arm.draft_model) if arm.draft_model else None,
+        draft_model=(
+            model_id(arm.draft_model, arm.options.get("revision")) if arm.draft_model else None
+        ),
         width=drafter.width,
         rule=rule,
         lossless=getattr(RULES.get(rule), "lossless", True),

@@ -137,8 +137,8 @@ def run(
     _silence()
     plan = make_plan(
         Settings(
-            drafters=_names(drafter),
-            suites=_names(suite or ["smoke"]),
+            drafters=_names("--drafter", drafter),
+            suites=_names("--suite", suite or ["smoke"]),
             target=target,
             draft_model=draft_model,
             overrides=tuple(override or ()),
@@ -207,8 +207,11 @@ def _describe(plan: "Plan", folder: Path) -> None:
     typer.echo(f"in all   {cells} cells, {plan.answers} answers, into {folder}; nothing was run")
 
 
-def _names(texts: list[str]) -> tuple[str, ...]:
-    return tuple(name for text in texts for name in text.split(",") if name)
+def _names(option: str, texts: list[str]) -> tuple[str, ...]:
+    names = tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+    if not names:
+        raise UserError(f"{option} names nothing: `specbench list` shows what there is.")
+    return names
 
 
 def _sampling(temperature: float, top_k: int, top_p: float) -> "Sampling":

@@ -70,6 +70,9 @@ def rounds(
     ``prompt`` is the prefill's commit; its last token is the first output token, which belongs
     to no round: the emitted tokens of all rounds and that one are the output. Nothing is
     yielded when the first token already ends the sequence.
+
+    Raises:
+        ValueError: a malformed proposal, or distributions from a drafter that announces none.
     """
     left = max_new_tokens - 1
     if cut(prompt.tokens[-1:], max_new_tokens, stop_ids)[1]:
@@ -81,6 +84,8 @@ def rounds(
     while finish is None:
         with probe.phase("draft"):
             proposal = session.propose(left)
+        if proposal.probs is not None and not drafter.samples:
+            raise ValueError(f"{drafter.name} hands over distributions, but says `samples` False")
         with probe.phase("verify"):
             commit = verifier.verify(proposal)
         tokens, finish = cut(commit.tokens, left, stop_ids)

@@ -169,3 +169,18 @@ def test_a_proposal_wider_than_announced_is_refused(target: Target) -> None:
     verifier.prefill(PROMPT)
     with pytest.raises(ValueError, match="3 tokens proposed by a drafter of width 2"):
         verifier.verify(Proposal.chain(torch.tensor([1, 2, 3])))
+
+
+class _Undeclared(ScriptedDrafter):
+    """Draws its tokens and does not say so."""
+
+    @property
+    def samples(self) -> bool:
+        return False
+
+
+def test_distributions_must_be_announced(target: Target) -> None:
+    drafter = _Undeclared(target, ScriptedOptions(shape="chain", sampled=True))
+    drafter.bind(target.view())
+    with pytest.raises(ValueError, match="says `samples` False"):
+        generate(target, drafter, PROMPT, 8, sampling=Sampling(1.0), stop_ids=NO_STOPS)

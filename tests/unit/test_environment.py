@@ -56,7 +56,7 @@ def test_a_hub_model_is_known_by_its_cached_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached = tmp_path / "snapshots" / "0123abcd" / "config.json"
-    monkeypatch.setattr(env, "try_to_load_from_cache", lambda name, file: str(cached))
+    monkeypatch.setattr(env, "try_to_load_from_cache", lambda name, file, revision: str(cached))
     assert env.model_id("some/model").revision == "0123abcd"
-    monkeypatch.setattr(env, "try_to_load_from_cache", lambda name, file: None)
+    monkeypatch.setattr(env, "try_to_load_from_cache", lambda name, file, revision: None)
     assert env.model_id("some/model") == env.ModelId("some/model")
