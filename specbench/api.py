@@ -1,5 +1,6 @@
 """All that a drafter's author may import."""
 
+from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import (
     Autoregressive,
     Commit,
@@ -9,13 +10,14 @@ from specbench.core.drafter import (
     Request,
     TargetView,
 )
-from specbench.core.kv import KVCache
+from specbench.core.kv import KVCache, cache_argument
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
 from specbench.errors import UserError
 
 __all__ = [
+    "PACKED_ATTENTION",
     "Autoregressive",
     "Commit",
     "DraftSession",
@@ -28,6 +30,7 @@ __all__ = [
     "Target",
     "TargetView",
     "UserError",
+    "cache_argument",
     "draw",
     "probabilities",
     "seeded_generator",

@@ -1,0 +1,184 @@
+"""A masked-diffusion language model: a causal architecture run under an explicit mask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from drafters.diffusion.checkpoint import base_config, load_decoder, save_decoder
+from drafters.diffusion.families import Family, recognise
+from drafters.diffusion.prefix import Prefix
+from specbench.api import PACKED_ATTENTION, KVCache, UserError, cache_argument
+from specbench.checkpoints import find_checkpoint, read_config
+
+
+class DiffusionModel(nn.Module):
+    """Predicts the tokens of masked positions from all positions that they may see.
+
+    The decoder is transformers' causal class, and every call passes a 4-D bool mask: without one
+    it would silently attend causally.
+
+    Args:
+        decoder: `Qwen2ForCausalLM`, `Qwen3ForCausalLM` or `LlamaForCausalLM`.
+        family: its facts, mask id settled.
+        name: as the user wrote it, for messages.
+
+    Attributes:
+        shift: True where the logits row at position p - 1 predicts position p.
+        block_size: of block-causal attention; None where every position sees every other.
+        stop_ids: ids that end a text.
+        vocab_size: width of what `predict` returns.
+        context_limit: positions the model was made for.
+    """
+
+    def __init__(self, decoder: PreTrainedModel, family: Family, name: str = "model") -> None:
+        super().__init__()
+        decoder.set_attn_implementation(PACKED_ATTENTION)
+        self.decoder = decoder
+        self.family = family
+        self.name = name
+        config = decoder.config
+        self.mask_id = _mask_id(family, config.vocab_size, name)
+        self.shift = family.shift
+        self.block_size = family.block_size
+        self.vocab_size: int = min(family.text_ids or config.vocab_size, config.vocab_size)
+        self.context_limit: int = config.max_position_embeddings
+        self.stop_ids = _stop_ids(family, config, self.vocab_size)
+        self._group = config.num_attention_heads // config.num_key_value_heads
+        banned = {i for i in (*family.banned, self.mask_id) if i < self.vocab_size}
+        self.register_buffer(
+            "_banned", torch.tensor(sorted(banned), device=decoder.device), persistent=False
+        )
+        self._cache_argument = cache_argument(decoder)
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        revision: str | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> DiffusionModel:
+        """Load a hub id or a folder; safetensors only, no remote code.
+
+        Raises:
+            UserError: nothing under that name, no known family, or tensors that do not fit.
+        """
+        folder = find_checkpoint(name, revision)
+        raw = read_config(folder)
+        family = recognise(raw, name)
+        config = base_config(raw, family, name)
+        return cls(load_decoder(folder, config, family, torch.device(device), dtype), family, name)
+
+    def save(self, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+        """Write the "converted" layout: the base architecture's names, a ``diffusion`` object."""
+        save_decoder(self.decoder, self.family, folder, dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.decoder.device)
+
+    @property
+    def num_layers(self) -> int:
+        return int(self.decoder.config.num_hidden_layers)
+
+    def forward(
+        self,
+        ids: Tensor,
+        visible: Tensor,
+        rows: Tensor | slice | None = None,
+        *,
+        positions: Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        """Raw logits: not shifted, nothing cropped or banned. Differentiable.
+
+        Args:
+            ids: ``[b, n]``.
+            visible: ``[n, m]`` or ``[b, n, m]`` bool: whether a row may see a column; m is n and
+                what the cache holds.
+            rows: of n, the rows that go through the head; None: all.
+            positions: ``[n]`` or ``[b, n]``; None counts from the end of the cache.
+            cache: keys and values of earlier positions, batch 1; these ids are appended.
+
+        Returns:
+            ``[b, rows, vocabulary]``.
+        """
+        held = 0 if cache is None else cache.length
+        batch, count = ids.shape
+        if visible.dtype != torch.bool or visible.shape[-2:] != (count, held + count):
+            raise ValueError(
+                f"visible must be bool [..., {count}, {held + count}], not {visible.dtype} "
+                f"{list(visible.shape)}"
+            )
+        if positions is None:
+            positions = torch.arange(held, held + count, device=ids.device)
+        mask = visible.expand(batch, count, -1)[:, None]
+        extra: dict[str, Any] = {} if cache is None else {self._cache_argument: cache}
+        hidden = self.decoder.model(
+            input_ids=ids,
+            # Packed attention wants the rows of every query head of a group: once here, not once
+            # a layer.
+            attention_mask=mask.repeat(1, 1, self._group, 1),
+            position_ids=positions.expand(batch, count),
+            use_cache=cache is not None,
+            **extra,
+        ).last_hidden_state
+        return self.decoder.lm_head(hidden if rows is None else hidden[:, rows])  # type: ignore[no-any-return]
+
+    def visibility(self, n: int) -> Tensor:
+        """The family's own attention over n positions: ``[n, n]`` bool, row may see column."""
+        if self.block_size is None:
+            return torch.ones(n, n, dtype=torch.bool, device=self.device)
+        blocks = torch.arange(n, device=self.device) // self.block_size
+        return blocks[:, None] >= blocks
+
+    @torch.inference_mode()
+    def predict(self, ids: Tensor, slots: Tensor) -> Tensor:
+        """Logits of the tokens at ``slots``: shifted, cropped, banned ids -inf.
+
+        Args:
+            ids: ``[n]`` or ``[b, n]``, `mask_id` where masked.
+            slots: ``[k]`` positions; a shifted model cannot say anything about position 0.
+
+        Returns:
+            ``[k, vocab_size]`` or ``[b, k, vocab_size]`` float32.
+        """
+        single = ids.ndim == 1
+        batch = ids[None] if single else ids
+        visible = self.visibility(batch.shape[1])
+        logits = self.finish(self(batch, visible, slots - int(self.shift)))
+        return logits[0] if single else logits
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """Raw logits ``[..., vocabulary]`` to what may be drafted: cropped, banned ids -inf."""
+        kept = logits[..., : self.vocab_size].float()
+        return kept.index_fill(-1, self._banned, -torch.inf)  # type: ignore[arg-type]
+
+    def open(self, capacity: int, cache: str = "none") -> Prefix:
+        """Start a growing sequence; see `Prefix`.
+
+        Raises:
+            UserError: a cache this family cannot have.
+        """
+        return Prefix(self, capacity, cache)
+
+
+def _mask_id(family: Family, vocabulary: int, name: str) -> int:
+    if family.mask_id is None or not 0 <= family.mask_id < vocabulary:
+        raise UserError(
+            f"The mask id of {name} is {family.mask_id}, but its embedding has {vocabulary} rows: "
+            "mask_token_id in its config.json must be one of them."
+        )
+    return family.mask_id
+
+
+def _stop_ids(family: Family, config: Any, vocabulary: int) -> frozenset[int]:
+    eos = config.eos_token_id
+    found = [*family.stop_ids, *(eos if isinstance(eos, list) else [] if eos is None else [eos])]
+    return frozenset(token for token in found if token < vocabulary)

@@ -1,0 +1,110 @@
+"""A growing sequence in front of a masked block, with or without cached keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specbench.api import KVCache, UserError
+
+if TYPE_CHECKING:
+    from drafters.diffusion.model import DiffusionModel
+
+CACHES = ("none", "prefix_causal", "block")
+
+
+class Prefix:
+    """Committed tokens and, behind them, the slots to predict.
+
+    Caches:
+        ``none``: every pass runs the whole sequence under the family's own attention.
+        ``prefix_causal``: a committed token sees only those before it, so its keys and values
+        never change and are kept; slots see everything. An approximation for models trained
+        with full attention.
+        ``block``: block-causal families only; keys and values of finished blocks are exact and
+        kept.
+
+    Args:
+        model: whose forward is run.
+        capacity: the most positions, committed tokens and slots together.
+        cache: one of the above.
+
+    Raises:
+        UserError: an unknown cache, or one that the family cannot have.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, model: DiffusionModel, capacity: int, cache: str) -> None:
+        _check_cache(model, cache)
+        self._model = model
+        self._kind = cache
+        self._ids = torch.zeros(capacity, dtype=torch.long, device=model.device)
+        self._cache = None if cache == "none" else KVCache(model.num_layers, capacity)
+        self.length = 0
+
+    @torch.inference_mode()
+    def extend(self, tokens: Sequence[int] | Tensor) -> None:
+        """Append committed tokens."""
+        new = torch.as_tensor(tokens, dtype=torch.long, device=self._ids.device)
+        self._ids[self.length : self.length + len(new)] = new
+        self.length += len(new)
+
+    def predict_block(self, count: int) -> Tensor:
+        """``[count, vocab_size]`` logits of the slots behind the committed tokens, all masked."""
+        return self.predict_given(self._ids.new_full((count,), self._model.mask_id))
+
+    @torch.inference_mode()
+    def predict_given(self, block: Tensor) -> Tensor:
+        """The same with the slots' contents given, ``[count]``; `mask_id` where still masked."""
+        model, start, count = self._model, self.length, len(block)
+        if model.shift and start == 0:
+            raise ValueError("a shifted model predicts from the committed token before the slots")
+        self._ids[start : start + count] = block
+        kept = self._reuse()
+        first = start - int(model.shift) - kept
+        logits = model(
+            self._ids[None, kept : start + count],
+            self._visible(kept, start + count),
+            slice(first, first + count),
+            cache=self._cache,
+        )
+        if self._cache is not None:
+            self._cache.truncate(self._final())
+        return model.finish(logits[0])
+
+    def _reuse(self) -> int:
+        """Cut the cache to the positions that this pass need not run, and count them: the row
+        before the slots is run again where it predicts the first of them."""
+        if self._cache is None:
+            return 0
+        kept = min(self._cache.length, self.length - int(self._model.shift))
+        self._cache.truncate(kept)
+        return kept
+
+    def _final(self) -> int:
+        """How many leading positions have keys and values that later tokens cannot change."""
+        if self._kind == "prefix_causal":
+            return self.length
+        assert self._model.block_size is not None
+        return self.length - self.length % self._model.block_size
+
+    def _visible(self, first: int, end: int) -> Tensor:
+        """``[end - first, end]`` bool: what the rows from ``first`` on may see."""
+        if self._kind != "prefix_causal":
+            return self._model.visibility(end)[first:]
+        columns = torch.arange(end, device=self._ids.device)
+        rows = columns[first:, None]
+        return (columns <= rows) | (rows >= self.length)
+
+
+def _check_cache(model: DiffusionModel, cache: str) -> None:
+    if cache not in CACHES:
+        raise UserError(f"There is no cache {cache!r}; there are {', '.join(CACHES)}.")
+    if cache == "block" and model.block_size is None:
+        raise UserError(
+            f"The model {model.name} ({model.family.name}) attends to every position, so no block "
+            "of it is ever finished: take cache none, or prefix_causal, which approximates."
+        )
