@@ -4,48 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from drafters.dflash.config import DFlashConfig, dump_config, parse_config
 from drafters.dflash.model import DFlashModel
-from specbench.api import UserError
+from specbench.checkpoints import check_shapes, open_tensors, read_config
 
 _JOINED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
-
-
-def find_checkpoint(name: str, revision: str | None) -> Path:
-    """The folder of a draft: ``name`` itself, or the hub's snapshot of that id.
-
-    Raises:
-        UserError: neither a folder nor a hub id that can be had.
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        return folder
-    try:
-        return Path(
-            snapshot_download(
-                name, revision=revision, allow_patterns=["config.json", "*.safetensors"]
-            )
-        )
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"Cannot load the draft {name!r}: {reason}",
-            "Give a folder with config.json and safetensors, or a hub id that this machine can "
-            "reach (elsewhere: `hf download`, copy the folder, pass its path).",
-        ) from error
 
 
 def load_config(folder: Path) -> DFlashConfig:
@@ -54,16 +26,7 @@ def load_config(folder: Path) -> DFlashConfig:
     Raises:
         UserError: it is missing, no JSON object, or not z-lab's layout.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UserError(f"There is no config.json in {folder}: a draft is a folder with one.")
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from error
-    if not isinstance(raw, dict):
-        raise UserError(f"{path} must hold a JSON object, not {type(raw).__name__}.")
-    return parse_config(raw, str(folder))
+    return parse_config(read_config(folder), str(folder))
 
 
 def load_model(
@@ -76,11 +39,10 @@ def load_model(
     """
     with torch.device("meta"):
         model = DFlashModel(config)
-    with ExitStack() as stack:
-        files = _open(folder, stack)
-        _check(folder, files, _shapes(model, config))
+    with open_tensors(folder) as stored:
+        check_shapes(stored.shapes, _shapes(model, config), folder, "a DFlash draft")
         for name, parameter in list(model.named_parameters()):
-            parts = [files[part].get_tensor(part) for part in part_names(name)]
+            parts = [stored.read(part) for part in part_names(name)]
             value = torch.cat(parts) if len(parts) > 1 else parts[0]
             owner, _, leaf = name.rpartition(".")
             loaded = nn.Parameter(value.to(device, dtype), requires_grad=False)
@@ -136,40 +98,3 @@ def _shapes(model: DFlashModel, config: DFlashConfig) -> dict[str, tuple[int, ..
             part_names(name), _part_shapes(part_names(name), parameter, config), strict=True
         )
     }
-
-
-def _open(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """Which open file holds which tensor."""
-    found: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            file = stack.enter_context(safe_open(path, framework="pt"))
-        except SafetensorError as error:
-            raise UserError(f"{path} is not a safetensors file: {error}.") from error
-        for name in file.keys():  # noqa: SIM118 (not a mapping)
-            if name in found:
-                raise UserError(f"The tensor {name} is in more than one file of {folder}.")
-            found[name] = file
-    if not found:
-        raise UserError(
-            f"There is no safetensors file in {folder}; other weight formats are not read."
-        )
-    return found
-
-
-def _check(folder: Path, files: dict[str, Any], want: dict[str, tuple[int, ...]]) -> None:
-    shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in files.items()}
-    faults = [f"missing {name} {list(want[name])}" for name in sorted(want.keys() - shapes.keys())]
-    faults += [
-        f"unknown {name} {list(shapes[name])}" for name in sorted(shapes.keys() - want.keys())
-    ]
-    faults += [
-        f"{name} is {list(shapes[name])} instead of {list(want[name])}"
-        for name in sorted(want.keys() & shapes.keys())
-        if shapes[name] != want[name]
-    ]
-    if faults:
-        raise UserError(
-            f"The tensors in {folder} are not those of a DFlash draft with its config.json: "
-            f"{'; '.join(faults)}."
-        )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.dflash.checkpoint import find_checkpoint, load_config, load_model
+from drafters.dflash.checkpoint import load_config, load_model
 from drafters.dflash.config import DFlashConfig
 from drafters.dflash.model import Rope, rope_table
 from specbench.api import (
@@ -24,6 +24,7 @@ from specbench.api import (
     probabilities,
     seeded_generator,
 )
+from specbench.checkpoints import find_checkpoint
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.dflash.checkpoint import find_checkpoint, load_config, load_model, save_model
+from drafters.dflash.checkpoint import load_config, load_model, save_model
 from drafters.dflash.config import DFlashConfig, default_layer_ids, dump_config, parse_config
 from drafters.dflash.draft import check_fit, visible
 from drafters.dflash.model import Attention, DFlashModel, Rope, rope_table
 from specbench.api import TargetView, UserError
+from specbench.checkpoints import find_checkpoint
 from specbench.training.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.recipe import Recipe

@@ -7,47 +7,18 @@ import pickle
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from drafters.eagle.config import EagleConfig, dump_config
 from drafters.eagle.layout import parse_config
 from drafters.eagle.model import Eagle3Model, EagleModel
 from specbench.api import UserError
+from specbench.checkpoints import Shape, check_shapes, open_tensors, read_config
 
 AnyEagle = Eagle3Model | EagleModel
-
-
-def find_checkpoint(name: str, revision: str | None) -> Path:
-    """The folder of a draft: ``name`` itself, or the hub's snapshot of that id.
-
-    A .bin is fetched only where there is no safetensors file.
-
-    Raises:
-        UserError: neither a folder nor a hub id that can be had.
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        return folder
-    patterns = ["config.json", "*.safetensors"]
-    try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-        if not list(folder.glob("*.safetensors")):
-            patterns.append("*.bin")
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"Cannot load the draft {name!r}: {reason}",
-            "Give a folder with config.json and safetensors, or a hub id that this machine can "
-            "reach (elsewhere: `hf download`, copy the folder, pass its path).",
-        ) from error
-    return folder
 
 
 def load_model(
@@ -65,14 +36,13 @@ def load_model(
         UserError: no config.json or weights, a switch that is not implemented, tensors that are
             missing, unknown, misshapen or not finite (all named), a broken d2t or t2d.
     """
-    raw = _read_json(folder)
+    raw = read_config(folder)
     tensors = _official_names(_read_tensors(folder), folder)
-    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-    config = adjust(parse_config(raw, shapes, str(folder)))
+    config = adjust(parse_config(raw, _shapes(tensors), str(folder)))
     _settle_vocabulary(tensors, config, folder)
     with torch.device("meta"):
         model = Eagle3Model(config) if config.version == 3 else EagleModel(config)
-    _check(folder, tensors, model.state_dict())
+    check_shapes(_shapes(tensors), _shapes(model.state_dict()), folder, "an EAGLE draft")
     loaded = {name: _cast(value, device, dtype) for name, value in tensors.items()}
     _check_finite(folder, loaded)
     model.load_state_dict(loaded, assign=True)
@@ -90,43 +60,34 @@ def save_model(model: AnyEagle, folder: Path, dtype: torch.dtype) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
+    return {name: tuple(value.shape) for name, value in tensors.items()}
+
+
 def _cast(value: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UserError(f"There is no config.json in {folder}: a draft is a folder with one.")
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}.") from error
-    if not isinstance(raw, dict):
-        raise UserError(f"{path} must hold a JSON object, not {type(raw).__name__}.")
-    return raw
-
-
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder by the names in its files; .bin only without safetensors."""
-    paths = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
-    if not paths:
-        raise UserError(f"There is neither a safetensors nor a .bin file in {folder}.")
+    if list(folder.glob("*.safetensors")):
+        with open_tensors(folder) as stored:
+            return {name: stored.read(name) for name in stored.shapes}
     found: dict[str, Tensor] = {}
-    for path in paths:
-        for name, value in _read_file(path).items():
+    for path in sorted(folder.glob("*.bin")):
+        for name, value in _read_bin(path).items():
             if name in found:
                 raise UserError(f"The tensor {name} is in more than one file of {folder}.")
             found[name] = value
+    if not found:
+        raise UserError(f"There is neither a safetensors nor a .bin file in {folder}.")
     return found
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
+def _read_bin(path: Path) -> dict[str, Tensor]:
     try:
-        if path.suffix == ".safetensors":
-            return dict(load_file(path))
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else "it is cut short"
         raise UserError(
             f"{path} cannot be read as a file of tensors and nothing else: {reason}"
@@ -189,25 +150,6 @@ def _settle_vocabulary(tensors: dict[str, Tensor], config: EagleConfig, folder: 
             f"target's {config.vocab_size} ids, and there is no t2d that would confirm it."
         )
     tensors["d2t"], tensors["t2d"] = offsets.long(), rebuilt
-
-
-def _check(folder: Path, tensors: Mapping[str, Tensor], want: Mapping[str, Tensor]) -> None:
-    faults = [
-        f"missing {name} {list(want[name].shape)}" for name in sorted(want.keys() - tensors.keys())
-    ]
-    faults += [
-        f"unknown {name} {list(tensors[name].shape)}" for name in sorted(tensors.keys() - want)
-    ]
-    faults += [
-        f"{name} is {list(tensors[name].shape)} instead of {list(want[name].shape)}"
-        for name in sorted(want.keys() & tensors.keys())
-        if tensors[name].shape != want[name].shape
-    ]
-    if faults:
-        raise UserError(
-            f"The tensors in {folder} are not those of an EAGLE draft with its config.json: "
-            f"{'; '.join(faults)}."
-        )
 
 
 def _check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:

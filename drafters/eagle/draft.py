@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.eagle.checkpoint import find_checkpoint, load_model, own_embedding_differs
+from drafters.eagle.checkpoint import load_model, own_embedding_differs
 from drafters.eagle.config import EagleConfig
 from drafters.eagle.model import Rope, rope_table
 from drafters.eagle.session import ChainSession, FixedSession, TreeSession
 from drafters.eagle.tree import FIXED_TREE
 from specbench.api import Drafter, DraftSession, Request, TargetView, UserError
+from specbench.checkpoints import find_checkpoint
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Eagle(Drafter):
         options = self.options
         if options.model is None:
             raise UserError(f"{self.name} needs a draft: give its folder or hub id.")
-        folder = find_checkpoint(options.model, options.revision)
+        folder = find_checkpoint(options.model, options.revision, fallback="*.bin")
         self.model = load_model(folder, target.device, target.dtype, self._adjust)
         self.config: EagleConfig = self.model.config
         self.target = target

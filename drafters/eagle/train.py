@@ -17,15 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drafters.eagle.checkpoint import (
-    find_checkpoint,
-    load_model,
-    save_model,
-)
+from drafters.eagle.checkpoint import load_model, save_model
 from drafters.eagle.config import EagleConfig
 from drafters.eagle.draft import check_fit
 from drafters.eagle.model import Eagle3Model, rope_table
 from specbench.api import TargetView, UserError
+from specbench.checkpoints import find_checkpoint
 from specbench.training.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.recipe import Recipe
@@ -319,7 +316,7 @@ def load_draft(view: TargetView, name: str) -> Eagle3Model:
         UserError: it is no EAGLE-3 draft for this target, or has another shape than those made
             here.
     """
-    draft = load_model(find_checkpoint(name, None), view.device, torch.float32)
+    draft = load_model(find_checkpoint(name, None, fallback="*.bin"), view.device, torch.float32)
     config = draft.config
     check_fit(config, view, "the recipe eagle3", name, 3)
     if config.own_embedding or not config.own_head or config.layers > 1:

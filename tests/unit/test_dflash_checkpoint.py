@@ -11,7 +11,7 @@ from dflash_drafts import bound_draft, draft_config, write_draft
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from drafters.dflash.checkpoint import find_checkpoint, load_config, load_model, save_model
+from drafters.dflash.checkpoint import load_config, load_model, save_model
 from drafters.dflash.draft import DFlash, DFlashOptions
 from specbench.api import Target, UserError
 from specbench.testing import tiny_target
@@ -66,9 +66,6 @@ def test_weights_may_lie_in_several_files(folder: Path) -> None:
     for index, name in enumerate(tensors):
         save_file({name: tensors[name]}, folder / f"model-{index}.safetensors")
     load(folder)
-    save_file({"norm.weight": tensors["norm.weight"]}, folder / "more.safetensors")
-    with pytest.raises(UserError, match=r"norm\.weight is in more than one file"):
-        load(folder)
 
 
 def test_all_faults_are_named_at_once(folder: Path) -> None:
@@ -121,26 +118,6 @@ def test_pickles_are_never_read(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="no safetensors file"):
         load(folder)
-    (folder / "model.safetensors").write_bytes(b"no tensors at all")
-    with pytest.raises(UserError, match="is not a safetensors file"):
-        load(folder)
-
-
-def test_broken_folders_are_the_users_error(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UserError, match=r"no config\.json"):
-        load_config(tmp_path / "empty")
-    (folder / "config.json").write_text("{")
-    with pytest.raises(UserError, match="is not JSON"):
-        load_config(folder)
-    (folder / "config.json").write_text("[]")
-    with pytest.raises(UserError, match="JSON object"):
-        load_config(folder)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for name in ("no/such-draft-here", "no/such/folder"):
-        with pytest.raises(UserError, match=f"Cannot load the draft '{name}'"):
-            find_checkpoint(name, None)
 
 
 @pytest.mark.parametrize(

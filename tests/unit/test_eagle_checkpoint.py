@@ -21,7 +21,7 @@ from eagle_drafts import (
 from safetensors.torch import load_file
 from torch import Tensor
 
-from drafters.eagle.checkpoint import find_checkpoint, load_model
+from drafters.eagle.checkpoint import load_model
 from drafters.eagle.config import EagleConfig
 from drafters.eagle.draft import Eagle1, Eagle2, Eagle3
 from drafters.eagle.model import rope_table
@@ -489,22 +489,6 @@ def test_all_faults_at_once(target: Target, tmp_path: Path) -> None:
     change_tensors(folder, {"a": torch.ones(1)}, ("norm.weight",))
     with pytest.raises(UserError, match=r"missing norm\.weight .*; unknown a"):
         load(folder)
-
-
-@pytest.mark.parametrize("text", ["[]", "{"])
-def test_config_that_is_no_object(text: str, target: Target, tmp_path: Path) -> None:
-    folder = write_head(eagle3_config(target), tmp_path)
-    (folder / "config.json").write_text(text)
-    with pytest.raises(UserError, match=r"config\.json"):
-        load(folder)
-
-
-def test_no_such_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match="Cannot load the draft"):
-        find_checkpoint("no one/knows it", None)
-    with pytest.raises(UserError, match=r"There is no config\.json"):
-        load(tmp_path)
 
 
 def test_full_vocabulary(target: Target, tmp_path: Path) -> None:

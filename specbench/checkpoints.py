@@ -1,0 +1,134 @@
+"""Draft checkpoints on disk: config.json and safetensors, read as data and checked by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from specbench.errors import UserError
+
+Shape = tuple[int, ...]
+
+
+class StoredTensors:
+    """The tensors of a folder's safetensors files; a value is read when it is asked for.
+
+    Attributes:
+        shapes: of every tensor, by name.
+    """
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self._files = files
+        self.shapes: dict[str, Shape] = {
+            name: tuple(file.get_slice(name).get_shape()) for name, file in files.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, on the CPU, in the dtype it was stored in."""
+        value: Tensor = self._files[name].get_tensor(name)
+        return value
+
+
+def find_checkpoint(name: str, revision: str | None, fallback: str | None = None) -> Path:
+    """The folder of a draft: ``name`` itself, or the hub's snapshot of that id.
+
+    Only config.json and safetensors are fetched.
+
+    Args:
+        fallback: pattern of the weight files to fetch where there is no safetensors file.
+
+    Raises:
+        UserError: neither a folder nor a hub id that can be had.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    patterns = ["config.json", "*.safetensors"]
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        if fallback is not None and not list(folder.glob("*.safetensors")):
+            patterns.append(fallback)
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"Cannot load the draft {name!r}: {reason}",
+            "Give a folder with config.json and safetensors, or a hub id that this machine can "
+            "reach (elsewhere: `hf download`, copy the folder, pass its path).",
+        ) from error
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder, as data.
+
+    Raises:
+        UserError: it is missing or no JSON object.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"There is no config.json in {folder}: a draft is a folder with one.")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold a JSON object, not {type(raw).__name__}.")
+    return raw
+
+
+@contextmanager
+def open_tensors(folder: Path) -> Iterator[StoredTensors]:
+    """All safetensors files of a folder as one set of tensors, open inside the block.
+
+    Raises:
+        UserError: no such file, one that is not safetensors, or a tensor that is in two.
+    """
+    files: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for path in sorted(folder.glob("*.safetensors")):
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except SafetensorError as error:
+                raise UserError(f"{path} is not a safetensors file: {error}.") from error
+            for name in file.keys():  # noqa: SIM118 (not a mapping)
+                if name in files:
+                    raise UserError(f"The tensor {name} is in more than one file of {folder}.")
+                files[name] = file
+        if not files:
+            raise UserError(
+                f"There is no safetensors file in {folder}; other weight formats are not read."
+            )
+        yield StoredTensors(files)
+
+
+def check_shapes(
+    found: Mapping[str, Shape], wanted: Mapping[str, Shape], folder: Path, kind: str
+) -> None:
+    """Whether a folder holds the wanted tensors and no others.
+
+    Args:
+        kind: of draft, for the message: "a DFlash draft".
+
+    Raises:
+        UserError: names every tensor that is missing, unknown or of another shape.
+    """
+    faults = [f"missing {name} {list(wanted[name])}" for name in sorted(wanted.keys() - found)]
+    faults += [f"unknown {name} {list(found[name])}" for name in sorted(found.keys() - wanted)]
+    faults += [
+        f"{name} is {list(found[name])} instead of {list(wanted[name])}"
+        for name in sorted(wanted.keys() & found)
+        if tuple(found[name]) != tuple(wanted[name])
+    ]
+    if faults:
+        raise UserError(
+            f"The tensors in {folder} are not those of {kind} with its config.json: "
+            f"{'; '.join(faults)}."
+        )
