@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from specbench.records import Verdict
 
 TOLERANCE_TOKENS = 48
 TOLERANCE_FACTOR = 2.0
+FARTHEST = 1e3
 
 
 def first_difference(expected: tuple[int, ...], emitted: tuple[int, ...]) -> int | None:
@@ -66,19 +68,84 @@ def judge(
 
 
 def sampled_gap(logits: Tensor, token: int, uniform: float, sampling: Sampling) -> float:
-    """How far all logits ``[vocabulary]`` must move for ``uniform`` to draw ``token``.
+    """How far logits ``[vocabulary]`` must move for ``uniform`` to draw ``token``.
 
     Moving every logit by at most d moves the log-odds of a cumulated probability by at most
-    2 d / temperature, so d is half the temperature times the distance, in log-odds, between the
-    uniform and the nearer end of the token's interval; 0 inside it.
+    2 d / temperature, and moves tokens over the edge of top-k or top-p. The smallest d within
+    which both together can reach the draw, to a thousandth; 0 where it is drawn as it is, and
+    infinity where nothing within `FARTHEST` does it.
     """
-    cdf = probabilities(logits, sampling).double().cumsum(-1)
-    cdf = cdf / cdf[-1]
-    low, high = float(cdf[token - 1]) if token else 0.0, float(cdf[token])
-    if low <= uniform < high:
+    order = logits.double().sort(descending=True, stable=True)
+    reaches = partial(_reaches, order.values / sampling.temperature, order.indices, token)
+    if reaches(uniform, sampling, 0.0):
         return 0.0
-    edge = low if uniform < low else high
-    return sampling.temperature / 2 * abs(_log_odds(edge) - _log_odds(uniform))
+    low, high = 0.0, 1e-6
+    while not reaches(uniform, sampling, high / sampling.temperature):
+        low, high = high, 2 * high
+        if high > FARTHEST:
+            return math.inf
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        if reaches(uniform, sampling, middle / sampling.temperature):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _reaches(
+    scores: Tensor, ids: Tensor, token: int, uniform: float, sampling: Sampling, shift: float
+) -> bool:
+    """Whether scores (falling; of ``ids``) moved by at most ``shift`` can draw ``token``.
+
+    Tokens at the filter's edge may be in or out: the lowest start of the token's interval leaves
+    out those with lower ids and takes in those with higher ones, the highest end the reverse.
+    """
+    certain, possible = _kept(scores, sampling, shift)
+    place = ids == token
+    if not bool((possible & place).any()):
+        return False
+    mass = scores.softmax(-1)
+    own = float(mass[place])
+    below, above = ids < token, ids > token
+
+    def total(side: Tensor, kept: Tensor) -> float:
+        return float(mass[side & kept].sum())
+
+    low, most_above = total(below, certain), total(above, possible)
+    most_low, least_above = total(below, possible), total(above, certain)
+    start = low / (low + own + most_above)
+    end = (most_low + own) / (most_low + own + least_above)
+    slack, at = 2 * shift, _log_odds(uniform)
+    return _log_odds(start) - slack <= at < _log_odds(end) + slack
+
+
+def _kept(scores: Tensor, sampling: Sampling, shift: float) -> tuple[Tensor, Tensor]:
+    """Which tokens the filters keep however, and which they may keep, when falling ``scores``
+    move by at most ``shift``: two ``[vocabulary]`` masks over ranks."""
+    count, slack = len(scores), 2 * shift
+    certain = possible = torch.ones(count, dtype=torch.bool, device=scores.device)
+    if 0 < sampling.top_k < count:
+        certain = scores - slack >= scores[sampling.top_k]
+        possible = scores + slack >= scores[sampling.top_k - 1]
+    if sampling.top_p < 1:
+        mass = scores.softmax(-1)
+        edge = _log_odds(sampling.top_p)
+        falling = -scores
+        surely_before = torch.searchsorted(falling, falling - slack)
+        maybe_before = torch.searchsorted(falling, falling + slack, right=True)
+        least = _share(mass * certain, surely_before, float(mass[possible].sum()))
+        others = _share(mass * possible, maybe_before, float(mass[certain].sum()))
+        most = others - mass / float(mass[certain].sum())
+        possible = possible & (torch.logit(least) - slack < edge)
+        certain = certain & (torch.logit(most.clamp(0, 1)) + slack < edge)
+    return certain, possible
+
+
+def _share(mass: Tensor, ranks: Tensor, whole: float) -> Tensor:
+    """The mass before each of ``ranks``, of ``whole``."""
+    before = torch.cat([mass.new_zeros(1), mass.cumsum(-1)])
+    return (before[ranks] / whole).clamp(0, 1)
 
 
 @torch.inference_mode()

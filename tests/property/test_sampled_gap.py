@@ -1,0 +1,65 @@
+"""The gap against logits that really move: what a move of d can draw has a gap of d at most."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specbench.core.sampling import Sampling, draw, probabilities
+from specbench.lossless import sampled_gap
+
+FILTERS = [Sampling(0.7), Sampling(1.0, top_k=3), Sampling(0.8, 0, 0.7), Sampling(1.3, 4, 0.8)]
+
+
+def drawn(logits: torch.Tensor, uniform: float, sampling: Sampling) -> int:
+    return int(draw(probabilities(logits, sampling), torch.tensor(uniform, dtype=torch.double)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sampling=st.sampled_from(FILTERS),
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([1e-3, 0.05, 0.5]),
+)
+def test_whatever_a_move_draws_lies_within_it(sampling: Sampling, seed: int, size: float) -> None:
+    noise = torch.Generator().manual_seed(seed)
+    logits = torch.randn(8, generator=noise)
+    uniform = float(torch.rand(1, generator=noise))
+    moves = size * (2 * torch.rand(30, 8, generator=noise) - 1).sign()
+    for token in {drawn(logits + move, uniform, sampling) for move in moves}:
+        assert sampled_gap(logits, token, uniform, sampling) <= size * 1.002 + 1e-5
+
+
+@settings(max_examples=15, deadline=None)
+@given(sampling=st.sampled_from(FILTERS), seed=st.integers(0, 2**31))
+def test_a_gap_is_not_said_smaller_than_every_move_needs(sampling: Sampling, seed: int) -> None:
+    """The twin from below: no token is reached by a tenth of its gap, in many directions."""
+    noise = torch.Generator().manual_seed(seed)
+    logits = torch.randn(6, generator=noise)
+    uniform = float(torch.rand(1, generator=noise))
+    assert sampled_gap(logits, drawn(logits, uniform, sampling), uniform, sampling) <= 1e-5
+    gaps = {t: sampled_gap(logits, t, uniform, sampling) for t in range(6)}
+    nearest = sorted(gap for gap in gaps.values() if gap > 1e-5)[0]
+    signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)
+    reached = {drawn(logits + s * 4 * nearest, uniform, sampling) for s in signs}
+    assert len(reached) > 1, "a move of four times the smallest gap draws nothing else"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "logits"),
+    [
+        (Sampling(1.0, top_k=2), [2.0, 1.0, 0.999, -3.0]),
+        # 0.5, 0.3 and 0.2: the third is kept while the first two hold less than 0.8.
+        (Sampling(1.0, 0, 0.7999), [-0.6931, -1.204, -1.6094, -30.0]),
+    ],
+)
+def test_a_token_at_the_filters_edge_is_near(sampling: Sampling, logits: list[float]) -> None:
+    """Token 2 is filtered out by a hair, though the unfiltered mass at the uniform is its own."""
+    scores = torch.tensor(logits)
+    assert drawn(scores, 0.99, sampling) == 1
+    assert sampled_gap(scores, 2, 0.99, sampling) < 0.002
+    assert sampled_gap(scores, 3, 0.99, sampling) > 1.0
+    # Where it comes in, the shares of all others move: token 1 in the place of token 0.
+    assert sampled_gap(scores, 1, 0.6, sampling) < 0.3
