@@ -20,6 +20,7 @@ from specbench.options import parse_options
 from specbench.training.batches import Batch, DocumentBatches, pad_right
 from specbench.training.card import stages_of, write_card
 from specbench.training.data import CorpusSpec, Document, load_corpus
+from specbench.training.evaluation import refuse_evaluation_rows
 from specbench.training.features import FrozenTarget
 from specbench.training.loop import TrainResult, TrainSettings, train
 from specbench.training.seeding import seeded
@@ -93,7 +94,9 @@ def train_draft(
     settings = run.settings
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     target = FrozenTarget.load(run.target, device=device)
-    corpus = load_corpus([CorpusSpec.parse(c) for c in run.corpora], run.exclude, settings.seed)
+    corpus = refuse_evaluation_rows(
+        load_corpus([CorpusSpec.parse(c) for c in run.corpora], run.exclude, settings.seed)
+    )
     tokenizer = target.view.tokenizer
     pad = int(tokenizer.pad_token_id or 0)
     documents, kept = _answered(tokenizer, corpus.train, settings.length)

@@ -1,0 +1,101 @@
+"""Evaluation prompts are refused as training text, by hashes alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import UserError
+from specbench.suite import load_suite
+from specbench.training.data import CorpusSpec, Document, load_corpus
+from specbench.training.evaluation import (
+    HEAD,
+    TABLE,
+    asked_by,
+    known_prompts,
+    print_of,
+    refuse_evaluation_rows,
+    words_of,
+    write_table,
+)
+
+DATA = Path(os.environ.get("SPECBENCH_DATA") or Path(__file__).parents[2] / "../shared/data")
+SMOKE = [turn for prompt in load_suite("smoke").prompts for turn in prompt.turns]
+LONG = next(turn for turn in SMOKE if len(words_of(turn)) >= HEAD)
+SHORT = next(turn for turn in SMOKE if len(words_of(turn)) < HEAD)
+
+
+def chat(question: str, answer: str = "An answer.") -> Document:
+    return Document(
+        0, [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    )
+
+
+def written(path: Path, questions: list[str]) -> CorpusSpec:
+    rows = (
+        {"messages": chat(question, f"answer {i}").messages} for i, question in enumerate(questions)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return CorpusSpec(path, 1.0)
+
+
+@pytest.mark.parametrize("prompt", SMOKE)
+def test_every_prompt_of_an_embedded_suite_is_known(prompt: str) -> None:
+    assert asked_by(chat(prompt)) == "smoke"
+
+
+def test_a_quoted_prompt_is_found_in_other_dress() -> None:
+    dressed = f"Here is a task.\n\n{LONG.upper().replace(' ', '   ')}\n\nThink it over!"
+    assert asked_by(chat(dressed)) == "smoke"
+    assert asked_by(chat("Write me a task.", dressed)) == "smoke"
+
+
+def test_a_short_prompt_counts_as_a_whole_message_only() -> None:
+    assert asked_by(chat(f"{SHORT.upper()}!!")) == "smoke"
+    assert asked_by(chat(f"My cousin asked: {SHORT}")) is None
+
+
+def test_a_changed_prompt_is_another_one() -> None:
+    words = LONG.split()
+    assert asked_by(chat(" ".join(words[:-1]))) is None
+    assert asked_by(chat(" ".join([*words[:5], "purple", *words[5:]]))) is None
+    assert asked_by(chat("")) is None
+
+
+def test_the_table_holds_no_text(tmp_path: Path) -> None:
+    write_table({"one": ["Say purple monkeys."]}, tmp_path / "table.json")
+    one = print_of(["say", "purple", "monkeys"])
+    want = {"one": f"{one.head:08x}:3:{one.whole}"}
+    assert json.loads((tmp_path / "table.json").read_text()) == want
+
+
+def test_strays_are_dropped_and_counted(tmp_path: Path) -> None:
+    questions = [f"Question {number} of mine?" for number in range(99)]
+    spec = written(tmp_path / "mine.jsonl", [*questions, LONG])
+    corpus = load_corpus([spec], [], seed=0)
+    clean = refuse_evaluation_rows(corpus)
+    assert len(clean.train) + len(clean.held_out) == 99
+    assert LONG not in "".join(document.text for document in clean.train + clean.held_out)
+    (facts,) = clean.files
+    assert (facts.train, facts.held_out) == (len(clean.train), len(clean.held_out))
+    assert facts.excluded == 1
+    assert refuse_evaluation_rows(clean) == clean
+
+
+def test_an_evaluation_set_is_refused_by_name(tmp_path: Path) -> None:
+    mine = written(tmp_path / "mine.jsonl", [f"Question {number}?" for number in range(2000)])
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        refuse_evaluation_rows(load_corpus([mine, suite], [], seed=0))
+
+
+@pytest.mark.skipif(not (DATA / "gsm8k_test.jsonl").is_file(), reason="no evaluation files")
+def test_the_table_is_made_of_the_evaluation_files(tmp_path: Path) -> None:
+    prompts = known_prompts(DATA)
+    write_table(prompts, tmp_path / "table.json")
+    assert (tmp_path / "table.json").read_text() == TABLE.read_text()
+    texts = [text for texts in prompts.values() for text in texts if words_of(text)]
+    assert [text for text in texts[::20] if asked_by(chat(text)) is None] == []
