@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from specbench.core.decode import NullProbe, Probe, Round, cut, rounds
-from specbench.core.drafter import Drafter, Request
+from specbench.core.decode import Round, cut, rounds
+from specbench.core.drafter import Drafter, NullProbe, Probe, Request
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
 from specbench.core.verifier import Verifier
@@ -55,20 +55,25 @@ class Timed:
 class PhaseProbe:
     """Seconds spent in "draft", "verify" and "commit", waiting for the device at each end.
 
+    A phase inside another one ("search" in "draft") counts for itself and not for the outer one.
     The waiting itself costs time, so a pass with it gives shares and never headline figures.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._device = device
+        self._inner = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         synchronise(self._device)
+        before, self._inner = self._inner, 0.0
         start = now()
         yield
         synchronise(self._device)
-        self.seconds[name] += now() - start
+        took = now() - start
+        self.seconds[name] += took - self._inner
+        self._inner = before + took
 
 
 def timed_sample(
@@ -91,12 +96,14 @@ def timed_sample(
     _reset_peak_memory(target.device)
     synchronise(target.device)
     start = now()
-    verifier = Verifier(target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps)
+    verifier = Verifier(
+        target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps, drafter.rule
+    )
     first = verifier.prefill(prompt)
     synchronise(target.device)
     prefilled = now()
-    request = Request(sampling, seed, verifier.capacity)
-    done = tuple(rounds(verifier, drafter, first, budget, stop_ids, request, probe or NullProbe()))
+    request = Request(sampling, seed, verifier.capacity, probe or NullProbe())
+    done = tuple(rounds(verifier, drafter, first, budget, stop_ids, request))
     synchronise(target.device)
     end = now()
     opening, finish = cut(first.tokens[-1:], budget, stop_ids)

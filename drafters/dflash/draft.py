@@ -11,7 +11,6 @@ from torch import Tensor
 
 from drafters.dflash.checkpoint import load_config, load_model
 from drafters.dflash.config import DFlashConfig
-from drafters.dflash.model import Rope, rope_table
 from specbench.api import (
     Commit,
     Drafter,
@@ -25,6 +24,7 @@ from specbench.api import (
     seeded_generator,
 )
 from specbench.checkpoints import find_checkpoint
+from specbench.layers import RopeTables, attention
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class DFlash(Drafter):
     Options = DFlashOptions
 
     @property
-    def samples(self) -> bool:
-        return bool(self.options.sample)
+    def rule(self) -> str:
+        return "reject" if self.options.sample else "walk"
 
     @property
     def details(self) -> dict[str, Any]:
@@ -79,17 +79,10 @@ class DFlash(Drafter):
         self.model = load_model(folder, config, target.device, target.dtype)
         self.model.stack()
         self.blank = self._blank(target)
-        self._rope = rope_table(config, torch.empty(0, device=target.device), target.dtype)
+        self.rope = RopeTables(config, target.device, target.dtype)
 
     def open(self, request: Request) -> DraftSession:
         return DFlashSession(self, request)
-
-    def rope(self, capacity: int) -> Rope:
-        """Rotary tables of the positions below ``capacity`` (and more)."""
-        if len(self._rope[0]) < capacity:
-            positions = torch.arange(capacity, device=self.target.device)
-            self._rope = rope_table(self.config, positions, self.target.dtype)
-        return self._rope
 
     def embed(self, ids: Tensor) -> Tensor:
         """Rows of the target's raw embedding matrix, scaled as the draft wants them."""
@@ -115,7 +108,7 @@ class DFlashSession(DraftSession):
         config = drafter.config
         self._drafter = drafter
         self._sampling = request.sampling
-        self._draws = drafter.samples and not request.sampling.greedy
+        self._draws = drafter.rule == "reject" and not request.sampling.greedy
         self._generator = seeded_generator(request.seed, "draft", drafter.target.device)
         shape = (config.layers, config.kv_heads, request.capacity, config.head_dim)
         self._keys = drafter.blank.new_empty(shape)
@@ -174,20 +167,6 @@ class DFlashSession(DraftSession):
             for window, causal in set(kinds)
         }
         return [made[kind] for kind in kinds]
-
-
-def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """q ``[B, h, d]`` over keys and values ``[g, n, d]`` to ``[B, h * d]``.
-
-    The query heads of a group are laid under one another, so that the history is never repeated.
-    """
-    rows, heads, width = q.shape
-    kv_heads = keys.shape[0]
-    packed = q.view(rows, kv_heads, -1, width).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, width)
-    if mask is not None:
-        mask = mask.repeat(heads // kv_heads, 1)
-    out = F.scaled_dot_product_attention(packed, keys[None], values[None], attn_mask=mask)
-    return out.view(kv_heads, -1, rows, width).permute(2, 0, 1, 3).reshape(rows, heads * width)
 
 
 def visible(queries: Tensor, keys: Tensor, window: int | None, causal: bool) -> Tensor:

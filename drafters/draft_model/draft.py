@@ -55,8 +55,8 @@ class DraftModel(Drafter):
     Options = Options
 
     @property
-    def samples(self) -> bool:
-        return bool(self.options.sample)
+    def rule(self) -> str:
+        return "reject" if self.options.sample else "walk"
 
     def bind(self, target: TargetView) -> None:
         """Load the draft on the target's device and in its dtype, and compare vocabularies.

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from drafters.eagle.checkpoint import load_model, own_embedding_differs
 from drafters.eagle.config import EagleConfig
-from drafters.eagle.model import Rope, rope_table
 from drafters.eagle.session import ChainSession, FixedSession, TreeSession
 from drafters.eagle.tree import FIXED_TREE
 from specbench.api import Drafter, DraftSession, Request, TargetView, UserError
 from specbench.checkpoints import find_checkpoint
+from specbench.layers import RopeTables
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Eagle(Drafter):
         self._ids = None if offsets is None else offsets + torch.arange(
             len(offsets), device=offsets.device
         )  # fmt: skip
-        self._rope = rope_table(self.config, torch.empty(0, device=target.device))
+        self.rope = RopeTables(self.config, target.device)
         self._shape()
 
     @abstractmethod
@@ -176,13 +176,6 @@ class Eagle(Drafter):
             "norm_output": self.config.norm_output,
             "drafted": self.width,
         }
-
-    def rope(self, capacity: int) -> Rope:
-        """Rotary tables of the positions below ``capacity`` (and more)."""
-        if len(self._rope[0]) < capacity:
-            positions = torch.arange(capacity, device=self.target.device)
-            self._rope = rope_table(self.config, positions)
-        return self._rope
 
     def embed(self, ids: Tensor) -> Tensor:
         """Raw embedding rows of target ids."""
@@ -266,8 +259,8 @@ class Eagle1(Eagle):
     Options: ClassVar[type] = Eagle1Options
 
     @property
-    def samples(self) -> bool:
-        return bool(self.options.sample)
+    def rule(self) -> str:
+        return "reject" if self.options.sample else "walk"
 
     def _shape(self) -> None:
         self.width = sum(map(sum, FIXED_TREE))

@@ -18,6 +18,7 @@ from specbench.api import (
     probabilities,
     seeded_generator,
 )
+from specbench.layers import attention
 
 if TYPE_CHECKING:
     from drafters.eagle.draft import Eagle, Eagle3
@@ -119,7 +120,10 @@ class EagleSession(DraftSession):
             self._keys[layer, :, rows] = k.transpose(0, 1)
             self._values[layer, :, rows] = v.transpose(0, 1)
             seen = slice(0, rows.stop)
-            return attention(q, self._keys[layer, :, seen], self._values[layer, :, seen], mask)
+            keys, values = self._keys[layer, :, seen], self._values[layer, :, seen]
+            if mask is None and len(q) > 1:
+                return causal_attention(q, keys, values)
+            return attention(q, keys, values, mask)
 
         rope = self._cos[positions], self._sin[positions]
         return self._drafter.model(self._drafter.embed(ids), known, rope, attend)  # type: ignore[no-any-return]
@@ -157,7 +161,7 @@ class FixedSession(EagleSession):
     def __init__(self, drafter: Eagle, request: Request) -> None:
         super().__init__(drafter, request)
         device = drafter.target.device
-        self._draws = drafter.samples and not request.sampling.greedy
+        self._draws = drafter.rule == "reject" and not request.sampling.greedy
         self._generator = seeded_generator(request.seed, "draft", device)
         self._ranks = [torch.tensor(ranks, device=device) for ranks in tree.fixed_ranks()]
         self._parents = torch.tensor(tree.fixed_parents(), device=device)
@@ -173,19 +177,9 @@ class FixedSession(EagleSession):
         return tree.without_replacement(probs, count, self._generator)
 
 
-def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """q ``[n, h, d]`` over keys and values ``[g, m, d]`` to ``[n, h * d]``; see `_step`.
-
-    The query heads of a group are laid under one another, so that the history is never repeated;
-    a whole prompt, which has no history, goes through the causal kernel instead.
-    """
-    rows, heads, width = q.shape
-    kv_heads = keys.shape[0]
-    if mask is None and rows > 1:
-        out = F.scaled_dot_product_attention(
-            q.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=True
-        )
-        return out[0].transpose(0, 1).reshape(rows, heads * width)
-    packed = q.view(rows, kv_heads, -1, width).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, width)
-    out = F.scaled_dot_product_attention(packed, keys[None], values[None], attn_mask=mask)
-    return out.view(kv_heads, -1, rows, width).permute(2, 0, 1, 3).reshape(rows, heads * width)
+def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """q ``[n, h, d]`` over keys and values ``[g, n, d]`` of the same rows to ``[n, h * d]``."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=True
+    )
+    return out[0].transpose(0, 1).reshape(len(q), -1)

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
 from specbench.core.drafter import Commit, Drafter, Request
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
 from specbench.core.verifier import Verifier
-
-
-class Probe(Protocol):
-    """Something that looks at the phases of a round from outside."""
-
-    def phase(self, name: str) -> AbstractContextManager[object]: ...
-
-
-class NullProbe:
-    """Looks at nothing and costs nothing; headline figures come from runs with it."""
-
-    _nothing = nullcontext()
-
-    def phase(self, name: str) -> AbstractContextManager[object]:
-        return self._nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,6 @@ def rounds(
     max_new_tokens: int,
     stop_ids: frozenset[int],
     request: Request,
-    probe: Probe,
 ) -> Iterator[Round]:
     """Everything after the prefill, one round at a time.
 
@@ -74,6 +56,7 @@ def rounds(
     Raises:
         ValueError: a malformed proposal, or distributions from a drafter that announces none.
     """
+    probe = request.probe
     left = max_new_tokens - 1
     if cut(prompt.tokens[-1:], max_new_tokens, stop_ids)[1]:
         return
@@ -84,8 +67,8 @@ def rounds(
     while finish is None:
         with probe.phase("draft"):
             proposal = session.propose(left)
-        if proposal.probs is not None and not drafter.samples:
-            raise ValueError(f"{drafter.name} hands over distributions, but says `samples` False")
+        if proposal.probs is not None and drafter.rule == "walk":
+            raise ValueError(f"{drafter.name} hands over distributions, which `walk` ignores")
         with probe.phase("verify"):
             commit = verifier.verify(proposal)
         tokens, finish = cut(commit.tokens, left, stop_ids)
@@ -123,10 +106,12 @@ def generate(
     sampling = sampling or Sampling()
     stops = target.stop_ids if stop_ids is None else stop_ids
     budget = target.budget(len(prompt), max_new_tokens)
-    verifier = Verifier(target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps)
+    verifier = Verifier(
+        target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps, drafter.rule
+    )
     first = verifier.prefill(prompt)
     request = Request(sampling, seed, verifier.capacity)
-    done = tuple(rounds(verifier, drafter, first, budget, stops, request, NullProbe()))
+    done = tuple(rounds(verifier, drafter, first, budget, stops, request))
     opening, finish = cut(first.tokens[-1:], budget, stops)
     if done:
         finish = done[-1].finish

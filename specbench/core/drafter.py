@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,21 @@ class TargetView:
     dtype: torch.dtype
 
 
+class Probe(Protocol):
+    """Something that looks at the phases of a round from outside."""
+
+    def phase(self, name: str) -> AbstractContextManager[object]: ...
+
+
+class NullProbe:
+    """Looks at nothing and costs nothing; headline figures come from runs with it."""
+
+    _nothing = nullcontext()
+
+    def phase(self, name: str) -> AbstractContextManager[object]:
+        return self._nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to draft for.
@@ -68,11 +84,14 @@ class Request:
         sampling: the target's sampling; a drafter that samples applies the same filter.
         seed: seeds the session's own generator; the verifier's noise is another stream.
         capacity: the most positions the sequence can take, prompt and proposals included.
+        probe: for a drafter whose drafting has parts worth telling apart: what it does inside
+            ``with request.probe.phase("search")`` is counted there and not as "draft".
     """
 
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 0
     capacity: int = 0
+    probe: Probe = field(default_factory=NullProbe)
 
 
 class DraftSession(ABC):
@@ -117,12 +136,14 @@ class Drafter(ABC):
         return {}
 
     @property
-    def samples(self) -> bool:
-        """Whether its proposals carry their distributions at temperature > 0.
+    def rule(self) -> str:
+        """The acceptance rule for its proposals at temperature > 0; known before `bind`.
 
-        They are then judged by the `reject` rule instead of `walk`. Known before `bind`.
+        "walk" for one-hot tokens, "reject" for tokens that come with the distribution they were
+        drawn from, or another name in `specbench.core.verifier.RULES`. At temperature 0 every
+        proposal is walked.
         """
-        return False
+        return "walk"
 
     @abstractmethod
     def bind(self, target: TargetView) -> None:

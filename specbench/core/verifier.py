@@ -29,8 +29,7 @@ class Verifier:
         prompt_length, budget: tokens of the prompt, and the most to be emitted.
         width: the most tokens one proposal holds.
         taps: boundaries whose hidden states the commits carry.
-        rule: a name in `RULES`; None takes `walk` for one-hot proposals and for greedy
-            sampling, `reject` for tokens that come with their distribution.
+        rule: a name in `RULES`, for temperature > 0; greedy sampling always walks.
     """
 
     def __init__(
@@ -42,12 +41,12 @@ class Verifier:
         budget: int,
         width: int,
         taps: tuple[int, ...] = (),
-        rule: str | None = None,
+        rule: str = "walk",
     ) -> None:
         self.target = target
         self.sampling = sampling
         self.taps = taps
-        self.rule = rule
+        self._rule = walk if sampling.greedy else RULES[rule]
         self.width = width
         self.capacity = prompt_length + budget + width + 1
         self.cache = KVCache(target.num_layers, self.capacity)
@@ -87,17 +86,11 @@ class Verifier:
         ids = torch.cat([self._anchor, proposal.tokens.clamp(0, vocabulary - 1)])
         logits, features = self.target.forward(ids, self.cache, self.taps, tree=proposal)
         uniforms = self._uniforms[self._emitted :]
-        kept = self._rule(proposal)(proposal, logits, self.sampling, uniforms, self._generator)
+        kept = self._rule(proposal, logits, self.sampling, uniforms, self._generator)
         rows = [0, *(node + 1 for node in kept.path)]
         self.cache.compact(start, rows)
         self._committed += len(kept.tokens)
         return self._commit(kept.tokens, _select(features, rows), len(kept.path), len(kept.tokens))
-
-    def _rule(self, proposal: Proposal) -> Rule:
-        if self.rule is not None:
-            return RULES[self.rule]
-        sampled = proposal.probs is not None and not self.sampling.greedy
-        return reject if sampled else walk
 
     def _commit(
         self, tokens: tuple[int, ...], features: Tensor | None, accepted: int, emitted: int

@@ -38,7 +38,7 @@ def lossless_when_sampling(target: Target, make: Callable[[], Drafter]) -> None:
     (prompt,) = random_prompts(target.vocab_size, (11,))
     for temperature in (0.6, 1.0):
         sampling = Sampling(temperature, top_k=20, top_p=0.95)
-        if drafter.samples:
+        if drafter.rule != "walk":
             assert_counts(generate(target, drafter, prompt, 24, sampling=sampling), drafter.width)
         else:
             assert_lossless(target, drafter, [prompt], 24, sampling=sampling, seeds=(0, 1))
@@ -72,9 +72,9 @@ class _Drive:
     def __init__(
         self, target: Target, drafter: Drafter, prompt: list[int], budget: int, seed: int = 0
     ) -> None:
-        sampling = Sampling(1.0) if drafter.samples else Sampling()
+        sampling = Sampling() if drafter.rule == "walk" else Sampling(1.0)
         self.verifier = Verifier(
-            target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps
+            target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps, drafter.rule
         )
         self.session = drafter.open(Request(sampling, seed, self.verifier.capacity))
         commit = self.verifier.prefill(prompt)

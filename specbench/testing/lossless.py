@@ -45,7 +45,7 @@ def assert_lossless(
         AssertionError: an output differs, ends otherwise, or its rounds do not add up.
         ValueError: tokens are drawn with rejection, so texts are equal in law only.
     """
-    if drafter.samples and sampling is not None and not sampling.greedy:
+    if drafter.rule != "walk" and sampling is not None and not sampling.greedy:
         raise ValueError(f"{drafter.name} draws its tokens: only distributions can be compared")
     outputs = []
     for prompt in prompts:

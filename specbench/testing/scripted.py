@@ -58,8 +58,8 @@ class ScriptedDrafter(Drafter):
         self._continuation = continuation
 
     @property
-    def samples(self) -> bool:
-        return bool(self.options.sampled)
+    def rule(self) -> str:
+        return "reject" if self.options.sampled else "walk"
 
     def bind(self, target: TargetView) -> None:
         self.width = self.options.width

@@ -63,8 +63,8 @@ class Sampler(Drafter):
     width = 1
 
     @property
-    def samples(self) -> bool:
-        return True
+    def rule(self) -> str:
+        return "reject"
 
     def bind(self, target: object) -> None:
         self.vocabulary: int = target.vocab_size  # type: ignore[attr-defined]

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from specbench.core.acceptance import Kept, walk
 from specbench.core.decode import cut, generate
 from specbench.core.drafter import Request
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.core.verifier import Verifier
+from specbench.core.verifier import RULES, Verifier
 from specbench.errors import UserError
 from specbench.testing import (
     NO_STOPS,
@@ -79,13 +81,10 @@ def test_drawn_drafts_are_judged_by_rejection(target: Target, shape: Any) -> Non
 def test_assert_lossless_notices_another_text(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Verifier._rule
+    def greedy_bonus(p: Proposal, logits: Tensor, s: Sampling, u: Tensor, g: Any) -> Kept:
+        return walk(p, logits, Sampling() if len(p) else s, u, g)
 
-    def greedy_bonus(self: Verifier, proposal: Proposal) -> Any:
-        rule = original(self, proposal)
-        return lambda p, logits, s, u, g: rule(p, logits, Sampling() if len(p) else s, u, g)
-
-    monkeypatch.setattr(Verifier, "_rule", greedy_bonus)
+    monkeypatch.setitem(RULES, "walk", greedy_bonus)
     with pytest.raises(AssertionError, match=r"seed 0: token \d+ is \d+ instead of"):
         assert_lossless(target, scripted(target), [PROMPT], 30, sampling=Sampling(1.0))
 
@@ -175,12 +174,12 @@ class _Undeclared(ScriptedDrafter):
     """Draws its tokens and does not say so."""
 
     @property
-    def samples(self) -> bool:
-        return False
+    def rule(self) -> str:
+        return "walk"
 
 
 def test_distributions_must_be_announced(target: Target) -> None:
     drafter = _Undeclared(target, ScriptedOptions(shape="chain", sampled=True))
     drafter.bind(target.view())
-    with pytest.raises(ValueError, match="says `samples` False"):
+    with pytest.raises(ValueError, match="which `walk` ignores"):
         generate(target, drafter, PROMPT, 8, sampling=Sampling(1.0), stop_ids=NO_STOPS)

@@ -87,7 +87,7 @@ def test_its_cache_equals_a_fresh_one_after_every_round(
 ) -> None:
     """What it drafts from is its own law given all committed tokens, whatever was rejected."""
     drafter = bound(target, save(tmp_path, tiny_target(seed=1, layers=2)), tokens=3)
-    verifier = Verifier(target, sampling, 0, len(PROMPT), 40, drafter.width)
+    verifier = Verifier(target, sampling, 0, len(PROMPT), 40, drafter.width, rule=drafter.rule)
     session = drafter.open(Request(sampling, 0, verifier.capacity))
     commit = verifier.prefill(PROMPT)
     text: list[int] = []
@@ -111,7 +111,7 @@ def test_its_cache_equals_a_fresh_one_after_every_round(
 
 def test_argmax_drafts_stay_comparable_token_by_token(target: Target, same: str) -> None:
     drafter = bound(target, same, tokens=3, sample=False)
-    assert not drafter.samples
+    assert drafter.rule == "walk"
     outputs = assert_lossless(target, drafter, [PROMPT], 30, sampling=Sampling(0.6), seeds=(0, 1))
     assert {r.accepted for output in outputs for r in output.rounds} >= {0, 1, 2}
 
@@ -153,7 +153,7 @@ def test_padding_rows_of_either_model_are_no_difference(
     )
     assert len(output.tokens) == 30
     session = drafter.open(Request(Sampling(1.0), 0, 64))
-    verifier = Verifier(ours, Sampling(1.0), 0, 6, 40, drafter.width)
+    verifier = Verifier(ours, Sampling(1.0), 0, 6, 40, drafter.width, rule=drafter.rule)
     session.commit(verifier.prefill([63, *PROMPT]))
     probs = session.propose(5).probs
     assert probs is not None
