@@ -46,9 +46,7 @@ _OPTIONAL = (
     "tie_word_embeddings",
     "attention_bias",
     "mlp_bias",
-    "bos_token_id",
     "eos_token_id",
-    "pad_token_id",
     "rope_parameters",
     "rope_scaling",
     "rope_theta",
@@ -68,20 +66,27 @@ def base_config(raw: Mapping[str, Any], family: Family, where: str) -> Any:
             f"The model {where} has {wrong}, but {family.name} models are run with "
             f"{ {key: family.fixed[key] for key in wrong} } only."
         )
-    given = {key: raw.get(family.keys.get(key, key)) for key in (*_REQUIRED, *_OPTIONAL)}
+    given = {key: _value(raw, family, key) for key in (*_REQUIRED, *_OPTIONAL)}
     missing = [family.keys.get(key, key) for key in _REQUIRED if given[key] is None]
     if missing:
         raise UserError(f"The config.json of {where} lacks {', '.join(missing)}.")
     make = ARCHITECTURES[family.base][0]
     known = {key: value for key, value in given.items() if value is not None}
     known.setdefault("num_key_value_heads", known["num_attention_heads"])
-    known.setdefault("bos_token_id", None)
+    # The base's own defaults would be ids of another vocabulary.
+    known |= {"bos_token_id": None, "pad_token_id": None}
     known.setdefault("eos_token_id", None)
     try:
         return make(**known)
     except (StrictDataclassError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"The config.json of {where} is not usable: {reason}") from error
+
+
+def _value(raw: Mapping[str, Any], family: Family, key: str) -> Any:
+    """A setting under the family's name, else under the base's."""
+    found = raw.get(family.keys.get(key, key))
+    return raw.get(key) if found is None else found
 
 
 def load_decoder(
@@ -125,10 +130,15 @@ def _check(
         if not torch.equal(stored.read(head), stored.read(embedding)):
             raise UserError(
                 f"The config.json in {folder} ties the head to the embedding, but {head} is "
-                f"another tensor than {embedding}."
+                f"another tensor than {embedding}: set {_tie(family)} to false to use it, or "
+                "remove it."
             )
         del found[head]
     check_shapes(found, wanted, folder, f"a {family.name} model")
+
+
+def _tie(family: Family) -> str:
+    return family.keys.get("tie_word_embeddings", "tie_word_embeddings")
 
 
 def save_decoder(

@@ -131,12 +131,13 @@ class DiffusionModel(nn.Module):
         ).last_hidden_state
         return self.decoder.lm_head(hidden if rows is None else hidden[:, rows])  # type: ignore[no-any-return]
 
-    def visibility(self, n: int) -> Tensor:
-        """The family's own attention over n positions: ``[n, n]`` bool, row may see column."""
+    def visibility(self, n: int, first: int = 0) -> Tensor:
+        """The family's own attention over n positions, the rows from ``first`` on:
+        ``[n - first, n]`` bool, whether a row may see a column."""
         if self.block_size is None:
-            return torch.ones(n, n, dtype=torch.bool, device=self.device)
+            return torch.ones(n - first, n, dtype=torch.bool, device=self.device)
         blocks = torch.arange(n, device=self.device) // self.block_size
-        return blocks[:, None] >= blocks
+        return blocks[first:, None] >= blocks
 
     @torch.inference_mode()
     def predict(self, ids: Tensor, slots: Tensor) -> Tensor:

@@ -19,13 +19,15 @@ CACHES = ("none", "prefix_causal", "block")
 class Prefix:
     """Committed tokens and, behind them, the slots to predict.
 
+    A block-causal model always sees whole blocks, as it was trained: positions behind the slots
+    are masked up to the end of the block.
+
     Caches:
         ``none``: every pass runs the whole sequence under the family's own attention.
         ``prefix_causal``: a committed token sees only those before it, so its keys and values
-        never change and are kept; slots see everything. An approximation for models trained
-        with full attention.
-        ``block``: block-causal families only; keys and values of finished blocks are exact and
-        kept.
+        never change and are kept; slots see everything. An approximation of full attention.
+        ``block``: keys and values of finished blocks are kept, which is exact; block-causal
+        families only.
 
     Args:
         model: whose forward is run.
@@ -41,8 +43,10 @@ class Prefix:
         _check_cache(model, cache)
         self._model = model
         self._kind = cache
-        self._ids = torch.zeros(capacity, dtype=torch.long, device=model.device)
-        self._cache = None if cache == "none" else KVCache(model.num_layers, capacity)
+        self._block = model.block_size or 1
+        size = capacity + self._block - 1
+        self._ids = torch.zeros(size, dtype=torch.long, device=model.device)
+        self._cache = None if cache == "none" else KVCache(model.num_layers, size)
         self.length = 0
 
     @torch.inference_mode()
@@ -62,12 +66,14 @@ class Prefix:
         model, start, count = self._model, self.length, len(block)
         if model.shift and start == 0:
             raise ValueError("a shifted model predicts from the committed token before the slots")
+        end = -(-(start + count) // self._block) * self._block
         self._ids[start : start + count] = block
+        self._ids[start + count : end] = model.mask_id
         kept = self._reuse()
         first = start - int(model.shift) - kept
         logits = model(
-            self._ids[None, kept : start + count],
-            self._visible(kept, start + count),
+            self._ids[None, kept:end],
+            self._visible(kept, end),
             slice(first, first + count),
             cache=self._cache,
         )
@@ -86,15 +92,12 @@ class Prefix:
 
     def _final(self) -> int:
         """How many leading positions have keys and values that later tokens cannot change."""
-        if self._kind == "prefix_causal":
-            return self.length
-        assert self._model.block_size is not None
-        return self.length - self.length % self._model.block_size
+        return self.length - self.length % self._block
 
     def _visible(self, first: int, end: int) -> Tensor:
         """``[end - first, end]`` bool: what the rows from ``first`` on may see."""
         if self._kind != "prefix_causal":
-            return self._model.visibility(end)[first:]
+            return self._model.visibility(end, first)
         columns = torch.arange(end, device=self._ids.device)
         rows = columns[first:, None]
         return (columns <= rows) | (rows >= self.length)
@@ -102,9 +105,16 @@ class Prefix:
 
 def _check_cache(model: DiffusionModel, cache: str) -> None:
     if cache not in CACHES:
-        raise UserError(f"There is no cache {cache!r}; there are {', '.join(CACHES)}.")
-    if cache == "block" and model.block_size is None:
+        raise UserError(f"There is no cache {cache!r}: take one of {', '.join(CACHES)}.")
+    blocks = model.block_size is not None
+    if cache == "block" and not blocks:
         raise UserError(
-            f"The model {model.name} ({model.family.name}) attends to every position, so no block "
-            "of it is ever finished: take cache none, or prefix_causal, which approximates."
+            f"The model {model.name!r} ({model.family.name}) attends to every position, so none of "
+            "its blocks is ever finished: take the cache none, or prefix_causal, which "
+            "approximates."
+        )
+    if cache == "prefix_causal" and blocks:
+        raise UserError(
+            f"The model {model.name!r} ({model.family.name}) is block-causal: take the cache "
+            "block, which is exact, or none."
         )
