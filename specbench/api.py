@@ -1,5 +1,6 @@
 """All that a drafter's author may import."""
 
+from specbench.adaptive import AdaptiveLength, before_stop
 from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import (
     Autoregressive,
@@ -18,6 +19,7 @@ from specbench.errors import UserError
 
 __all__ = [
     "PACKED_ATTENTION",
+    "AdaptiveLength",
     "Autoregressive",
     "Commit",
     "DraftSession",
@@ -30,6 +32,7 @@ __all__ = [
     "Target",
     "TargetView",
     "UserError",
+    "before_stop",
     "cache_argument",
     "draw",
     "probabilities",
