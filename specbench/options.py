@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -37,6 +39,32 @@ def parse_options(owner: str, options: type, settings: Mapping[str, str]) -> Any
         return options(**values)
     except ValueError as error:
         raise UserError(f"{owner!r} refuses its options: {error}.") from error
+
+
+def split_outside_brackets(text: str) -> list[str]:
+    """The parts of ``text`` between commas, those in square brackets aside: ``a[x=1,y=2],b``."""
+    return [part.strip() for part in re.split(r",(?![^\[\]]*\])", text) if part.strip()]
+
+
+def expand(text: str) -> list[tuple[str, dict[str, str]]]:
+    """``name[key=value|value,key=value]`` as a name with each combination of its settings.
+
+    The last key changes fastest; a name without brackets has no settings.
+
+    Raises:
+        UserError: brackets that do not close, or a setting without an equals sign.
+    """
+    found = re.fullmatch(r"([^\[\]]+)(?:\[([^\[\]]*)\])?", text.strip())
+    if found is None:
+        raise UserError(f"{text!r} must look like name or name[key=value|value,key=value].")
+    name, inside = found.groups()
+    axes = []
+    for setting in split_outside_brackets(inside or ""):
+        key, equals, values = setting.partition("=")
+        if not equals:
+            raise UserError(f"{setting!r} in {text!r} must look like key=value or key=value|value.")
+        axes.append([(key.strip(), value.strip()) for value in values.split("|")])
+    return [(name.strip(), dict(choice)) for choice in itertools.product(*axes)]
 
 
 def _parse(option: str, kind: Any, text: str) -> Any:

@@ -14,7 +14,7 @@ from specbench import registry
 from specbench.core.drafter import Drafter
 from specbench.core.sampling import Sampling
 from specbench.errors import UserError
-from specbench.options import parse_options
+from specbench.options import expand, parse_options
 from specbench.pairs import find_pair
 from specbench.suite import Suite, load_suite, subset
 
@@ -27,6 +27,7 @@ class Settings:
     """A run as it was asked for; None and "auto" stand for the default.
 
     Attributes:
+        drafters: names, each with settings of its own where wanted: ``dflash[block_size=4|8]``.
         overrides: ``drafter.key=value`` texts.
         threads: CPU threads of torch.
     """
@@ -122,11 +123,15 @@ def make_plan(settings: Settings) -> Plan:
         raise UserError(f"--thinking is on or off, not {settings.thinking!r}.")
     target = TINY_TARGET if settings.target is None else settings.target
     embedded = target == TINY_TARGET
-    names = tuple(dict.fromkeys((registry.BASELINE, *settings.drafters)))
     device = choose_device("cpu" if embedded else "auto", settings.device)
     return Plan(
         target=target,
-        arms=plan_arms(names, target, settings.draft_model, settings.overrides),
+        arms=plan_arms(
+            (registry.BASELINE, *settings.drafters),
+            target,
+            settings.draft_model,
+            settings.overrides,
+        ),
         suites=tuple(_chosen(name, settings) for name in dict.fromkeys(settings.suites)),
         sampling=settings.sampling,
         device=device,
@@ -140,32 +145,37 @@ def make_plan(settings: Settings) -> Plan:
 
 
 def plan_arms(
-    names: tuple[str, ...], target: str, draft_model: str | None, overrides: tuple[str, ...]
+    drafters: tuple[str, ...], target: str, draft_model: str | None, overrides: tuple[str, ...]
 ) -> tuple[Arm, ...]:
-    """Options and draft model of every drafter.
+    """Options and draft model of every drafter, each configuration once.
 
-    A drafter whose options have a field `model` gets it from ``--set NAME.model=``, else from
-    ``draft_model``, else from the pairs it publishes. Where several lack the first,
-    ``draft_model`` goes to the one among them without a pair.
+    Settings in brackets (`specbench.options.expand`) go before ``overrides``. A drafter whose
+    options have a field `model` gets it from these, else from ``draft_model``, else from the
+    pairs it publishes. Where several lack the first, ``draft_model`` goes to the one among them
+    without a pair.
 
     Raises:
         UserError: an override of a drafter that is not run, a draft model that nobody or more
             than one could take, or none at all for a drafter that needs one.
     """
-    chosen = _split(overrides, names)
-    kinds = {name: registry.drafter_class(name).Options for name in names}
-    lacking = [name for name in names if _takes_model(kinds[name]) and "model" not in chosen[name]]
-    receiver = _receiver(lacking, target) if draft_model else None
-    arms = []
-    for name in names:
-        options, found = dict(chosen[name]), "--set"
-        if name in lacking:
+    wanted = [variant for text in drafters for variant in expand(text)]
+    kinds = {name: registry.drafter_class(name).Options for name, _ in wanted}
+    chosen = _split(overrides, tuple(kinds))
+    wanted = [(name, chosen[name] | options) for name, options in wanted]
+    lacking = dict.fromkeys(
+        name for name, options in wanted if _takes_model(kinds[name]) and "model" not in options
+    )
+    receiver = _receiver(list(lacking), target) if draft_model else None
+    arms: dict[tuple[str, str], Arm] = {}
+    for name, options in wanted:
+        found = "--set" if "model" in chosen[name] else "in brackets"
+        if _takes_model(kinds[name]) and "model" not in options:
             given = draft_model if name == receiver else None
             options["model"], found = _draft_model(name, target, given)
-        parse_options(name, kinds[name], options)
+        key = name, repr(parse_options(name, kinds[name], options))
         model = options["model"] if _takes_model(kinds[name]) else None
-        arms.append(Arm(name, options, model, found if model else ""))
-    return tuple(arms)
+        arms.setdefault(key, Arm(name, options, model, found if model else ""))
+    return tuple(arms.values())
 
 
 def choose_device(default: str, wanted: str) -> str:

@@ -15,12 +15,14 @@ from rich.progress import (
 from specbench.measure import now
 from specbench.metrics import pooled_aal, speedup
 from specbench.records import Cell, Sample
+from specbench.report.labels import cell_labels
 
 
 class Figures:
     """Running AAL and speedup of every cell, from all samples seen so far."""
 
     def __init__(self, cells: list[Cell], samples: list[Sample]) -> None:
+        self.labels = cell_labels(cells)
         self._baseline = {cell.suite: cell.id for cell in cells if cell.rule == "none"}
         self._samples: dict[str, list[Sample]] = defaultdict(list)
         for sample in samples:
@@ -66,7 +68,8 @@ class Bar:
         self._progress.reset(self._task, total=total, completed=len(samples))
 
     def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
-        where = f"{cell.drafter} on {cell.suite}, {prompt}" + (f" turn {turn}" if turn > 1 else "")
+        label = self._figures.labels[cell.id]
+        where = f"{label} on {cell.suite}, {prompt}" + (f" turn {turn}" if turn > 1 else "")
         figures = self._figures.text(cell)
         text = where + (f" ({figures})" if figures else "")
         self._progress.update(self._task, description=text, refresh=True)
@@ -75,7 +78,8 @@ class Bar:
         self._figures.add(sample)
         self._progress.advance(self._task)
         if sample.error is not None:
-            self._progress.print(failure(cell, sample), markup=False)
+            label = self._figures.labels[cell.id]
+            self._progress.print(failure(label, cell, sample), markup=False)
 
 
 class Lines:
@@ -103,8 +107,9 @@ class Lines:
         self._figures.add(sample)
         self._done += 1
         left = (now() - self._start) / (self._done - self._before) * (self._total - self._done)
-        figures = failure(cell, sample) if sample.error else self._figures.text(cell)
-        where = f"{cell.drafter} {cell.suite} {sample.sample}.{sample.turn}"
+        label = self._figures.labels[cell.id]
+        figures = failure(label, cell, sample) if sample.error else self._figures.text(cell)
+        where = f"{label} {cell.suite} {sample.sample}.{sample.turn}"
         line = f"[{self._done}/{self._total}] {where}: {figures} ({duration(left)} left)"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -114,9 +119,9 @@ def display(console: Console) -> AbstractContextManager[Bar | Lines]:
     return Bar(console) if console.is_terminal else Lines(console)
 
 
-def failure(cell: Cell, sample: Sample) -> str:
+def failure(label: str, cell: Cell, sample: Sample) -> str:
     """One line about a failed sample."""
-    return f"FAILED {cell.drafter} on {cell.suite}, {sample.sample}: {sample.error}"
+    return f"FAILED {label} on {cell.suite}, {sample.sample}: {sample.error}"
 
 
 def duration(seconds: float) -> str:

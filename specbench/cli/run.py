@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.errors import UserError
+from specbench.options import split_outside_brackets
 
 if TYPE_CHECKING:
     from specbench.core.sampling import Sampling
@@ -22,7 +23,12 @@ ASKING = "Prompts and sampling"
 def run(
     drafter: Annotated[
         list[str],
-        typer.Option(help="Drafters, e.g. `dflash,prompt-lookup`.", rich_help_panel=MODELS),
+        typer.Option(
+            metavar="NAME[KEY=VALUE|VALUE],...",
+            help="Drafters, e.g. `dflash,prompt-lookup`. Settings in brackets make one row each: "
+            "`dflash[block_size=4|8]`.",
+            rich_help_panel=MODELS,
+        ),
     ],
     suite: Annotated[
         list[str] | None,
@@ -119,10 +125,27 @@ def run(
         bool,
         typer.Option("--dry-run", help="Show what would be run and stop.", rich_help_panel=RUNNING),
     ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="Measure once more what failed when this command ran before.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = False,
+    allow_broken: Annotated[
+        bool,
+        typer.Option(
+            "--allow-broken",
+            help="Show the speedup of a drafter with broken output too, and exit with 0.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = False,
 ) -> None:
     """Measure drafters against autoregressive decoding, on the same prompts, side by side.
 
-    The same command again continues an interrupted run. Exit code 1: some samples failed.
+    The same command again continues an interrupted run. Exit code 1: some samples failed or are
+    not the target's own output.
 
     On a laptop, with the embedded models:
 
@@ -159,35 +182,43 @@ def run(
     if dry_run:
         _describe(plan, folder)
         return
-    raise typer.Exit(_execute(plan, folder))
+    raise typer.Exit(_execute(plan, folder, retry_failed, allow_broken))
 
 
-def _execute(plan: "Plan", folder: Path) -> int:
+def _execute(plan: "Plan", folder: Path, retry_failed: bool, allow_broken: bool) -> int:
     """Run, print the table, return the exit code."""
     from rich.console import Console
 
     from specbench.cli.live import display
+    from specbench.cli.stopping import exit_code, terminable
     from specbench.report import rich_table, summarise
     from specbench.runner import run as run_plan
 
     console = Console()
     command = shlex.join(["specbench", *sys.argv[1:]])
     try:
-        with display(console) as observer:
-            outcome = run_plan(plan, folder, command, observer)
-    except KeyboardInterrupt:
+        with terminable(), display(console) as observer:
+            outcome = run_plan(plan, folder, command, observer, retry_failed=retry_failed)
+    except KeyboardInterrupt as stop:
         typer.echo(
             f"Stopped; what was measured is in {folder}, the same command goes on.", err=True
         )
-        return 130
+        return exit_code(stop)
     if outcome.finished_before:
         typer.echo(f"{folder} is finished; to measure it once more, give another --out.")
-    console.print(rich_table(summarise([folder])))
+    console.print(rich_table(summarise([folder], allow_broken=allow_broken)))
     typer.echo(f"Records: {folder}")
     if outcome.failed:
-        typer.echo(f"{outcome.failed} of {plan.answers} samples failed.", err=True)
-        return 1
-    return 0
+        typer.echo(
+            f"{outcome.failed} of {plan.answers} samples failed; --retry-failed measures them once "
+            "more.",
+            err=True,
+        )
+    if outcome.broken:
+        typer.echo(
+            f"{outcome.broken} of {plan.answers} samples are not the target's own output.", err=True
+        )
+    return 1 if outcome.failed or (outcome.broken and not allow_broken) else 0
 
 
 def _describe(plan: "Plan", folder: Path) -> None:
@@ -208,7 +239,7 @@ def _describe(plan: "Plan", folder: Path) -> None:
 
 
 def _names(option: str, texts: list[str]) -> tuple[str, ...]:
-    names = tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+    names = tuple(name for text in texts for name in split_outside_brackets(text))
     if not names:
         raise UserError(f"{option} names nothing: `specbench list` shows what there is.")
     return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from specbench.records import Cell
 from specbench.report.runs import DRAFTER_SETTINGS, Entry, settings_key
 
 
@@ -12,6 +13,17 @@ def distinguish(items: Sequence[dict[str, str]]) -> list[str]:
     keys = dict.fromkeys(key for item in items for key in item)
     differing = [key for key in keys if len({item.get(key) for item in items}) > 1]
     return [", ".join(f"{k}={item[k]}" for k in differing if k in item) for item in items]
+
+
+def cell_labels(cells: Sequence[Cell]) -> dict[str, str]:
+    """By id, each cell's drafter with the options that tell it from others of its name."""
+    labels = {}
+    for name in {cell.drafter for cell in cells}:
+        same = [cell for cell in cells if cell.drafter == name]
+        texts = distinguish([{k: str(v) for k, v in cell.options.items()} for cell in same])
+        for cell, text in zip(same, texts, strict=True):
+            labels[cell.id] = f"{name} ({text})" if text else name
+    return labels
 
 
 def row_labels(entries: Sequence[Entry]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from specbench.errors import UserError
-from specbench.options import parse_options
+from specbench.options import expand, parse_options, split_outside_brackets
 
 
 @dataclass(frozen=True)
@@ -60,3 +60,20 @@ def test_a_tuple_is_split_at_commas() -> None:
     assert parse_options("x", Layers, {"ids": "1,3, 5"}) == Layers((1, 3, 5))
     with pytest.raises(UserError, match="must be of type int"):
         parse_options("x", Layers, {"ids": "1,two"})
+
+
+def test_a_name_expands_to_every_combination_of_its_settings() -> None:
+    assert expand("dflash") == [("dflash", {})]
+    assert expand("a[x=1|2, y=u|v]") == [
+        ("a", {"x": "1", "y": "u"}),
+        ("a", {"x": "1", "y": "v"}),
+        ("a", {"x": "2", "y": "u"}),
+        ("a", {"x": "2", "y": "v"}),
+    ]
+    assert split_outside_brackets("a[x=1,y=2], b ,c[z=1]") == ["a[x=1,y=2]", "b", "c[z=1]"]
+
+
+@pytest.mark.parametrize("text", ["a[x=1", "a]x", "a[x]", "[x=1]", "a[x=1]b"])
+def test_malformed_variants_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="must look like"):
+        expand(text)

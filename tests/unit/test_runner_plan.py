@@ -75,6 +75,16 @@ def test_draft_models_come_from_set_then_option_then_pairs() -> None:
     assert arms["draft-model"].draft_model == "Qwen/Qwen3-0.6B"
 
 
+def test_a_drafter_in_several_configurations_is_several_arms_each_once() -> None:
+    texts = ("autoregressive", "prompt-lookup", "prompt-lookup[tokens=4|10]")
+    arms = plan_arms(texts, "a/b", None, ("prompt-lookup.max_ngram=2",))
+    assert [(arm.name, arm.options) for arm in arms] == [
+        ("autoregressive", {}),
+        ("prompt-lookup", {"max_ngram": "2"}),
+        ("prompt-lookup", {"max_ngram": "2", "tokens": "4"}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("names", "target", "draft_model", "overrides", "message"),
     [
