@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
-from specbench.core.sampling import Sampling, probabilities, seeded_generator
+from specbench.core.sampling import Sampling, seeded_generator
 from specbench.core.target import Target
 from specbench.records import Verdict
 

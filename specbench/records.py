@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 Record = TypeVar("Record")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,13 @@ class Verdict:
         kind: "identical", "near-tie", "broken", "lossy" or "untested".
         position: output index of the first difference.
         gap: the target's logit of its own choice there minus that of the emitted token.
+        reason: why it is "untested".
     """
 
     kind: str
     position: int | None = None
     gap: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,11 @@ class Sample:
     def emitted(self) -> int:
         """Tokens emitted in rounds; the prefill's token is not among them."""
         return sum(emitted for _, _, emitted in self.rounds)
+
+
+def is_broken(sample: Sample) -> bool:
+    """Whether its text is not the target's own."""
+    return sample.verdict is not None and sample.verdict.kind == "broken"
 
 
 def to_line(sample: Sample) -> str:
@@ -191,7 +200,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def load_samples(folder: Path, name: str = SAMPLES) -> Iterator[Sample]:
-    """Read ``folder``'s samples; a last line cut off by a kill is skipped.
+    """Read ``folder``'s samples; a last line cut off by a kill is skipped, with a warning.
 
     Raises:
         UserError: a line in the middle cannot be read; it is named.
@@ -199,14 +208,20 @@ def load_samples(folder: Path, name: str = SAMPLES) -> Iterator[Sample]:
     path = folder / name
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
+                warn_of_torn_line(path)
                 return
             try:
-                yield from_line(line)
+                yield from_line(line.decode())
             except (ValueError, TypeError) as error:
                 raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error
+
+
+def warn_of_torn_line(path: Path) -> None:
+    """Say that the last line of ``path`` does not count."""
+    _log.warning("%s ends in half a line, which is left out: its sample is not there.", path)
 
 
 def _cell(raw: dict[str, Any]) -> Cell:
@@ -232,4 +247,6 @@ def _build(kind: type[Record], raw: dict[str, Any]) -> Record:
 def _refuse_other_schema(raw: dict[str, Any]) -> None:
     schema = raw.get("schema")
     if schema != SCHEMA:
-        raise ValueError(f"it has schema {schema}, this version reads {SCHEMA}")
+        newer = isinstance(schema, int) and schema > SCHEMA
+        advice = ": take the newer specbench that wrote it" if newer else ""
+        raise ValueError(f"it has schema {schema}, this version reads {SCHEMA}{advice}")

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 
-from specbench import chat, registry, zoo
+from specbench import chat, registry
+from specbench.arms import Failure, Ready, attempt, load
 from specbench.core.drafter import Drafter
 from specbench.core.target import Target
-from specbench.core.verifier import RULES
-from specbench.environment import environment, model_id
+from specbench.environment import environment
 from specbench.errors import UserError
 from specbench.lossless import judge, measure_tolerance
 from specbench.measure import Timed, timed_sample, warm_up
-from specbench.options import parse_options
-from specbench.plan import DTYPES, Arm, Plan
-from specbench.records import Cell, Manifest, ModelId, Sample, Verdict
+from specbench.plan import Plan
+from specbench.records import Cell, Manifest, Sample, Verdict, is_broken
 from specbench.store import Key, Store, refuse_another_machine
-from specbench.suite import Prompt, Suite
+from specbench.suite import Prompt
 
 
 class Observer(Protocol):
@@ -46,22 +44,16 @@ class Outcome:
 
     Attributes:
         failed: samples with an error.
+        broken: samples whose text is not the target's own.
         resumed: samples that were there before.
         finished_before: nothing was left to do.
     """
 
     folder: Path
     failed: int
+    broken: int
     resumed: int
     finished_before: bool
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A drafter bound to the target, and its cell on every suite in the plan's order."""
-
-    drafter: Drafter
-    cells: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -73,18 +65,13 @@ class Ask:
     seed: int
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Kind and text of what went wrong with one sample."""
-
-    text: str
-
-
-Result = TypeVar("Result")
-
-
-def run(plan: Plan, folder: Path, command: str, observer: Observer) -> Outcome:
+def run(
+    plan: Plan, folder: Path, command: str, observer: Observer, *, retry_failed: bool = False
+) -> Outcome:
     """Run ``plan`` into ``folder``, or the rest of it.
+
+    With ``retry_failed``, samples that failed before are measured once more, and with a failed
+    baseline all that waited for it.
 
     Raises:
         UserError: a model that does not load or fit, or a folder that holds something else.
@@ -101,83 +88,38 @@ def run(plan: Plan, folder: Path, command: str, observer: Observer) -> Outcome:
     )
     store = Store(folder, manifest)
     try:
-        resumed = len(store.done)
+        again = _to_retry(store) if retry_failed else set()
+        resumed = len(store.done) - len(again)
         finished = resumed == plan.answers
         if not finished:
             if not store.fresh:
                 refuse_another_machine(folder, store.manifest, manifest)
+            store.forget(again)
             _Run(plan, target, arms, store, observer).all()
         store.finish()
     finally:
         store.close()
-    failed = sum(sample.status != "ok" for sample in store.done.values())
-    return Outcome(folder, failed, resumed, finished)
+    return Outcome(
+        folder,
+        failed=sum(sample.status != "ok" for sample in store.done.values()),
+        broken=sum(is_broken(sample) for sample in store.done.values()),
+        resumed=resumed,
+        finished_before=finished,
+    )
 
 
-def load(plan: Plan) -> tuple[Target, list[Ready]]:
-    """The target, and every arm bound to it with its cells; the baseline comes first.
-
-    Raises:
-        UserError: something does not load or does not fit.
-    """
-    target = Target.load(zoo.resolve(plan.target), device=plan.device, dtype=DTYPES[plan.dtype])
-    target.name = plan.target
-    if target.tokenizer is None:
-        raise UserError(
-            f"There is no tokenizer for the target {plan.target!r}:",
-            "put its tokenizer files beside the weights.",
-        )
-    identity = model_id(plan.target)
-    view = target.view()
-    arms = []
-    for arm in plan.arms:
-        drafter = arm.make()
-        drafter.bind(view)
-        cells = tuple(_cell(plan, arm, drafter, target, identity, suite) for suite in plan.suites)
-        arms.append(Ready(drafter, cells))
-    return target, arms
-
-
-def rule_name(name: str, drafter: Drafter, greedy: bool) -> str:
-    """The acceptance rule that the verifier takes for this drafter's proposals."""
-    if name == registry.BASELINE:
-        return "none"
-    return "reject" if drafter.samples and not greedy else "walk"
+def _to_retry(store: Store) -> set[Key]:
+    """Failed samples, and the answers of all arms that a failed baseline left unjudged."""
+    cells = store.manifest.cells
+    failed = {key for key, sample in store.done.items() if sample.status != "ok"}
+    alone = {(cells[c].suite, *rest) for c, *rest in failed if cells[c].rule == "none"}
+    return failed | {key for key in store.done if (cells[key[0]].suite, *key[1:]) in alone}
 
 
 def sample_seed(seed: int, suite: str, prompt: str, turn: int) -> int:
     """The seed of one answer: the same for every arm, on every machine."""
     text = f"{seed}\n{suite}\n{prompt}\n{turn}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
-
-
-def _cell(
-    plan: Plan, arm: Arm, drafter: Drafter, target: Target, identity: ModelId, suite: Suite
-) -> Cell:
-    rule = rule_name(arm.name, drafter, plan.sampling.greedy)
-    return Cell(
-        target=identity,
-        drafter=arm.name,
-        options=asdict(parse_options(arm.name, drafter.Options, arm.options)),
-        draft_model=(
-            model_id(arm.draft_model, arm.options.get("revision")) if arm.draft_model else None
-        ),
-        width=drafter.width,
-        rule=rule,
-        lossless=getattr(RULES.get(rule), "lossless", True),
-        suite=suite.name,
-        suite_hash=suite.sha256,
-        sample_ids=tuple(prompt.id for prompt in suite.prompts),
-        **asdict(plan.sampling),
-        max_new_tokens=suite.max_new_tokens,
-        seed=plan.seed,
-        device=plan.device,
-        dtype=plan.dtype,
-        attention=target.attention,
-        template=chat.template_hash(target.tokenizer),
-        thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
-        details=drafter.details,
-    )
 
 
 class _Run:
@@ -207,7 +149,7 @@ class _Run:
         keys = [(arm.cells[number].id, prompt.id, turn) for arm in self.arms]
         if all(key in self.store.done for key in keys):
             return
-        ask = _attempt(lambda: self._ask(number, prompt, turn))
+        ask = attempt(lambda: self._ask(number, prompt, turn))
         for offset in range(len(self.arms)):
             place = (index + offset) % len(self.arms)
             arm, key = self.arms[place], keys[place]
@@ -239,8 +181,10 @@ class _Run:
     def _measure(self, arm: Ready, cell: Cell, key: Key, ask: Ask | Failure) -> Sample:
         if isinstance(ask, Failure):
             return Sample(*key, status="error", error=ask.text)
+        if isinstance(arm.drafter, Failure):
+            return Sample(*key, status="error", error=arm.drafter.text)
         self._warm_up(ask)
-        timed = _attempt(lambda: self._timed(arm, ask))
+        timed = attempt(partial(self._timed, arm.drafter, ask))
         if isinstance(timed, Failure):
             return Sample(*key, status="error", prompt_tokens=len(ask.ids), error=timed.text)
         return Sample(
@@ -255,10 +199,10 @@ class _Run:
             peak_memory_bytes=timed.peak_memory_bytes,
         )
 
-    def _timed(self, arm: Ready, ask: Ask) -> Timed:
+    def _timed(self, drafter: Drafter, ask: Ask) -> Timed:
         return timed_sample(
             self.target,
-            arm.drafter,
+            drafter,
             ask.ids,
             ask.budget,
             sampling=self.plan.sampling,
@@ -269,8 +213,9 @@ class _Run:
         """Once a process, every arm; one that fails here fails again where it is recorded."""
         if self._warm:
             return
-        for arm in self.arms:
-            _attempt(partial(warm_up, self.target, arm.drafter, ask.ids, self.plan.sampling))
+        for drafter in (arm.drafter for arm in self.arms):
+            if not isinstance(drafter, Failure):
+                attempt(partial(warm_up, self.target, drafter, ask.ids, self.plan.sampling))
         self._warm = True
 
     def _keep(self, cell: Cell, sample: Sample, ask: Ask | Failure, baseline: Key) -> Sample:
@@ -279,7 +224,10 @@ class _Run:
             if baseline not in self.store.done:
                 self.store.hold(sample)
                 return sample
-            verdict = self._verdict(cell, sample, self.store.done[baseline], ask)
+            judge_it = partial(self._verdict, cell, sample, self.store.done[baseline], ask)
+            verdict = attempt(judge_it)
+            if isinstance(verdict, Failure):
+                verdict = Verdict("untested", reason=verdict.text)
             sample = replace(sample, verdict=verdict)
         self.store.append(sample)
         return sample
@@ -293,8 +241,11 @@ class _Run:
     def _verdict(self, cell: Cell, sample: Sample, baseline: Sample, ask: Ask | Failure) -> Verdict:
         if not cell.lossless:
             return Verdict("lossy")
-        if cell.rule == "reject" or baseline.status != "ok" or isinstance(ask, Failure):
-            return Verdict("untested")
+        if cell.rule != "walk":
+            reason = f"the rule {cell.rule} keeps the law, not the text: see `specbench verify`"
+            return Verdict("untested", reason=reason)
+        if baseline.status != "ok" or isinstance(ask, Failure):
+            return Verdict("untested", reason=f"there is no {registry.BASELINE} answer")
         return judge(
             self.target,
             ask.ids,
@@ -311,17 +262,9 @@ class _Run:
         few = [prompt for suite in self.plan.suites for prompt in suite.prompts[:8]]
         first = [[_message("user", prompt.turns[0])] for prompt in few]
         asked = [chat.encode(self.target.tokenizer, m, self.plan.thinking) for m in first]
-        width = max(arm.drafter.width for arm in self.arms)
+        width = max(cell.width for arm in self.arms for cell in arm.cells)
         return measure_tolerance(self.target, min(asked, key=len), width)
 
 
 def _message(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text}
-
-
-def _attempt(action: Callable[[], Result]) -> Result | Failure:
-    """The boundary of one sample: whatever goes wrong inside is recorded, and the run goes on."""
-    try:
-        return action()
-    except Exception as error:  # noqa: BLE001
-        return Failure(f"{type(error).__name__}: {error}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Collection
 from dataclasses import asdict, replace
-from io import BufferedRandom
+from io import FileIO
 from pathlib import Path
 
 from specbench.environment import differences
@@ -20,6 +21,7 @@ from specbench.records import (
     load_samples,
     manifest_to_json,
     to_line,
+    warn_of_torn_line,
 )
 
 HELD = "held.jsonl"
@@ -39,7 +41,7 @@ class Store:
 
     Raises:
         UserError: another process writes there, the folder holds another run, or it cannot be
-            written.
+            written. Any method raises it when the disk is full: what was stored before stays.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -57,10 +59,11 @@ class Store:
             _write_atomically(folder / MANIFEST, manifest_to_json(manifest))
         self.manifest = load_manifest(folder)
         _refuse_another_run(folder, self.manifest, manifest)
-        self._held = (folder / HELD).open("a+b")
-        for file in (self._samples, self._held):
-            _cut_torn_line(file)
+        self._held = (folder / HELD).open("a+b", buffering=0)
+        for name, file in ((SAMPLES, self._samples), (HELD, self._held)):
+            _cut_torn_line(folder / name, file)
         self.done: dict[Key, Sample] = {sample.key: sample for sample in load_samples(folder)}
+        _refuse_unknown_cells(folder, self.manifest, self.done)
         waiting = (sample for sample in load_samples(folder, HELD) if sample.key not in self.done)
         self.held: dict[Key, Sample] = {sample.key: sample for sample in waiting}
 
@@ -76,6 +79,22 @@ class Store:
         _write(self._held, sample)
         self.held[sample.key] = sample
 
+    def forget(self, keys: Collection[Key]) -> None:
+        """Drop stored samples, so that they are measured once more."""
+        if not keys:
+            return
+        kept = {key: sample for key, sample in self.done.items() if key not in keys}
+        path = self.folder / SAMPLES
+        draft = path.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        # Locked before it takes the place of the old file, so that nobody comes in between.
+        file = _open_locked(draft)
+        for sample in kept.values():
+            _write(file, sample)
+        draft.replace(path)
+        self._samples.close()
+        self._samples, self.done = file, kept
+
     def finish(self) -> None:
         """Leave only the manifest and the samples."""
         (self.folder / HELD).unlink()
@@ -86,8 +105,9 @@ class Store:
         self._samples.close()
 
 
-def _open_locked(path: Path) -> BufferedRandom:
-    file = path.open("a+b")
+def _open_locked(path: Path) -> FileIO:
+    # Unbuffered: after a failed write nothing is left that closing would write again.
+    file = path.open("a+b", buffering=0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -98,29 +118,47 @@ def _open_locked(path: Path) -> BufferedRandom:
     return file
 
 
-def _write(file: BufferedRandom, sample: Sample) -> None:
-    file.write(to_line(sample).encode())
-    file.flush()
-    os.fsync(file.fileno())
+def _write(file: FileIO, sample: Sample) -> None:
+    start = file.seek(0, os.SEEK_END)
+    line = memoryview(to_line(sample).encode())
+    try:
+        while line:
+            line = line[file.write(line) :]
+        os.fsync(file.fileno())
+    except OSError as error:
+        file.truncate(start)
+        raise _unwritable(Path(str(file.name)).parent, error) from error
 
 
-def _cut_torn_line(file: BufferedRandom) -> None:
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{folder} cannot be written ({error.strerror}): what was measured before is kept;",
+        "make room, and the same command goes on.",
+    )
+
+
+def _cut_torn_line(path: Path, file: FileIO) -> None:
     """Remove what a kill left of a last line."""
     file.seek(0)
-    content = file.read()
+    content = file.readall()
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
+        warn_of_torn_line(path)
         file.truncate(whole)
 
 
 def _write_atomically(path: Path, text: str) -> None:
     """The whole file or none of it, whenever the process is killed."""
     draft = path.with_suffix(".new")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise _unwritable(path.parent, error) from error
 
 
 def _refuse_samples_without_manifest(folder: Path) -> None:
@@ -129,6 +167,15 @@ def _refuse_samples_without_manifest(folder: Path) -> None:
             f"{folder} holds {SAMPLES} but no {MANIFEST}, so nobody knows what they belong to: "
             "take another --out."
         )
+
+
+def _refuse_unknown_cells(folder: Path, manifest: Manifest, keys: Collection[Key]) -> None:
+    for cell, name, _ in keys:
+        if cell not in manifest.cells:
+            raise UserError(
+                f"{folder} has sample {name} of a cell {cell} that its {MANIFEST} does not name: "
+                "take another --out."
+            )
 
 
 def _refuse_another_run(folder: Path, stored: Manifest, asked: Manifest) -> None:

@@ -23,6 +23,12 @@ def report(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
+    allow_broken: Annotated[
+        bool,
+        typer.Option(
+            "--allow-broken", help="Show the speedup of a drafter with broken output too."
+        ),
+    ] = False,
 ) -> None:
     """Say how the drafters of one or several runs compare."""
     from rich.console import Console
@@ -31,7 +37,7 @@ def report(
 
     if output is not None:
         _check_output(output, force)
-    summary = summarise(folders or run_folders(RESULTS))
+    summary = summarise(folders or run_folders(RESULTS), allow_broken=allow_broken)
     console = Console()
     if output is None and format is None and console.is_terminal:
         console.print(rich_table(summary))

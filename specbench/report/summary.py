@@ -30,6 +30,7 @@ class Row:
         acceptance: share of rounds that reached depth 1, 2, ...; ``conditional`` the same given
             that the depth before was reached.
         emitted: rounds by the number of tokens they emitted.
+        speedup, speedup_end_to_end: None where the output is broken, unless that was allowed.
         lossless: the worst verdict; ``verdicts`` counts them all.
     """
 
@@ -96,8 +97,11 @@ class Summary:
     tables: tuple[Table, ...]
 
 
-def summarise(folders: Sequence[Path]) -> Summary:
+def summarise(folders: Sequence[Path], *, allow_broken: bool = False) -> Summary:
     """Read run folders and compute every figure.
+
+    How fast a drafter writes another text than the target's says nothing, so the speedup of a cell
+    with a broken answer is withheld, unless ``allow_broken``.
 
     Raises:
         UserError: a folder cannot be read, or two hold the same cell.
@@ -105,7 +109,7 @@ def summarise(folders: Sequence[Path]) -> Summary:
     groups: dict[tuple[str, int], list[Entry]] = {}
     for key, entry in _comparable(load_entries(folders)):
         groups.setdefault(key, []).append(entry)
-    return Summary(tuple(_table(group) for group in groups.values()))
+    return Summary(tuple(_table(group, allow_broken) for group in groups.values()))
 
 
 def _comparable(entries: Iterable[Entry]) -> list[tuple[tuple[str, int], Entry]]:
@@ -127,11 +131,11 @@ def _comparable(entries: Iterable[Entry]) -> list[tuple[tuple[str, int], Entry]]
     return keyed
 
 
-def _table(entries: Sequence[Entry]) -> Table:
+def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
     lines: dict[str, dict[str, Row]] = {}
     ordered = sorted(entries, key=lambda e: not e.is_baseline)
     for label, entry in zip(row_labels(ordered), ordered, strict=True):
-        lines.setdefault(label, {})[entry.cell.suite] = _row(entry)
+        lines.setdefault(label, {})[entry.cell.suite] = _row(entry, allow_broken)
     manifests = {entry.folder: entry.manifest for entry in entries}
     return Table(
         tuple(lines.items()),
@@ -140,11 +144,13 @@ def _table(entries: Sequence[Entry]) -> Table:
     )
 
 
-def _row(entry: Entry) -> Row:
+def _row(entry: Entry, allow_broken: bool) -> Row:
     samples = entry.samples
     pooled = metrics.estimate_pooled_aal(samples)
     lossless, verdicts = _verdicts(entry)
     speedup, end_to_end = _speedups(entry)
+    if lossless == "broken" and not allow_broken:
+        speedup, end_to_end = (Estimate(None, None, one.n) for one in (speedup, end_to_end))
     return Row(
         entry=entry,
         planned=len(entry.cell.sample_ids),

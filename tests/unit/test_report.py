@@ -296,7 +296,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         summarise([tmp_path / "empty"])
     binary = write(tmp_path / "binary", [LOOKUP])
     (binary / SAMPLES).write_bytes(b"\xff\xfe\n")
-    with pytest.raises(UserError, match="binary cannot be read"):
+    with pytest.raises(UserError, match=r"binary.samples.jsonl, line 1, cannot be read"):
         summarise([binary])
 
 
