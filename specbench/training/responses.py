@@ -118,10 +118,10 @@ def _answered(out: Path) -> set[str]:
     """Keys of the prompts in an earlier output; a last line cut short by a kill is removed."""
     if not out.is_file():
         return set()
-    lines = out.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
-        out.write_text("".join(lines), encoding="utf-8")
+    # Only a line feed ends a line: an answer may hold the other characters that splitlines knows.
+    *lines, cut_short = out.read_text(encoding="utf-8").split("\n")
+    if cut_short:
+        out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return {_key(json.loads(line)["messages"][:-1]) for line in lines}
 
 
