@@ -145,11 +145,13 @@ class DiffusionModel(nn.Module):
 
         Args:
             ids: ``[n]`` or ``[b, n]``, `mask_id` where masked.
-            slots: ``[k]`` positions; a shifted model cannot say anything about position 0.
+            slots: ``[k]`` positions, for a shifted model from 1 on.
 
         Returns:
             ``[k, vocab_size]`` or ``[b, k, vocab_size]`` float32.
         """
+        if self.shift and (slots == 0).any():
+            raise ValueError("no row of a shifted model predicts position 0")
         single = ids.ndim == 1
         batch = ids[None] if single else ids
         visible = self.visibility(batch.shape[1])

@@ -75,6 +75,19 @@ _LLADA_KEYS = {
 }
 
 
+_LLADA_PARTS = {
+    "norm1": "attn_norm",
+    "norm2": "ff_norm",
+    "q": "q_proj",
+    "k": "k_proj",
+    "v": "v_proj",
+    "o": "attn_out",
+    "gate": "ff_proj",
+    "up": "up_proj",
+    "down": "ff_out",
+}
+
+
 @dataclass(frozen=True)
 class Format:
     """A published layout at tiny size.
@@ -98,14 +111,14 @@ class Format:
     kv_heads: int = 2
     eps: float = 1e-6
     theta: float = 1e6
+    vocabulary: int = VOCABULARY
+    mask: int = MASK
 
     def names(self, layer: int) -> dict[str, str]:
         """The tensors of one layer, by role."""
         if self.llada:
             at = f"model.transformer.blocks.{layer}."
-            parts = "attn_norm ff_norm q_proj k_proj v_proj attn_out ff_proj up_proj ff_out".split()
-            roles = "norm1 norm2 q k v o gate up down".split()
-            return {r: f"{at}{p}.weight" for r, p in zip(roles, parts, strict=True)}
+            return {r: f"{at}{p}.weight" for r, p in _LLADA_PARTS.items()}
         at = f"model.layers.{layer}."
         named = {
             "norm1": f"{at}input_layernorm.weight",
@@ -136,15 +149,24 @@ class Format:
         """Every tensor of a checkpoint."""
         queries, keys = 4 * WIDTH, self.kv_heads * WIDTH
         roles: dict[str, tuple[int, ...]] = {
-            **{role: (HIDDEN,) for role in ("norm1", "norm2")},
-            **{"q": (queries, HIDDEN), "k": (keys, HIDDEN), "v": (keys, HIDDEN)},
-            **{"o": (HIDDEN, queries), "gate": (INNER, HIDDEN), "up": (INNER, HIDDEN)},
-            **{"down": (HIDDEN, INNER), "q_bias": (queries,), "k_bias": (keys,)},
-            **{"v_bias": (keys,), "q_norm": (WIDTH,), "k_norm": (WIDTH,)},
+            "norm1": (HIDDEN,),
+            "norm2": (HIDDEN,),
+            "q": (queries, HIDDEN),
+            "k": (keys, HIDDEN),
+            "v": (keys, HIDDEN),
+            "o": (HIDDEN, queries),
+            "gate": (INNER, HIDDEN),
+            "up": (INNER, HIDDEN),
+            "down": (HIDDEN, INNER),
+            "q_bias": (queries,),
+            "k_bias": (keys,),
+            "v_bias": (keys,),
+            "q_norm": (WIDTH,),
+            "k_norm": (WIDTH,),
         }
-        found = {self.embedding: (VOCABULARY, HIDDEN), self.norm: (HIDDEN,)}
+        found = {self.embedding: (self.vocabulary, HIDDEN), self.norm: (HIDDEN,)}
         if not self.tied:
-            found[self.head] = (VOCABULARY, HIDDEN)
+            found[self.head] = (self.vocabulary, HIDDEN)
         for layer in range(LAYERS):
             found |= {name: roles[role] for role, name in self.names(layer).items()}
         return found
@@ -242,12 +264,15 @@ FORMATS: dict[str, Format] = {
     "DiffuLLaMA": Format(
         "diffullama",
         _without(
-            _qwen("llama", "LlamaForCausalLM", vocab_size=VOCABULARY, rms_norm_eps=1e-5),
+            _qwen("llama", "LlamaForCausalLM", vocab_size=820, rms_norm_eps=1e-5),
             "rope_theta",
             "auto_map",
             "use_sliding_window",
+            "mask_token_id",
         ),
         shift=True,
+        vocabulary=820,
+        mask=811,
         eps=1e-5,
         theta=10000.0,
     ),
