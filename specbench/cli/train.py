@@ -146,6 +146,38 @@ def responses(
     typer.echo(f"{out}: {written.responses} responses, {written.tokens} tokens")
 
 
+@app.command()
+def ngram(
+    target: Target,
+    corpus: Corpora,
+    out: Out,
+    exclude: Exclude = [],  # noqa: B006 (typer reads the default, nobody changes it)
+    order: Annotated[int, typer.Option(min=2, max=6)] = 3,
+    prune: Annotated[
+        str,
+        typer.Option(help="Leave out n-grams that occur so often or less, by order: 0,0,1."),
+    ] = "0",
+    seed: Seed = 0,
+) -> None:
+    """Count an n-gram model over a target's token ids: DiffuSpec's causal scorer."""
+    from specbench.training.scorer import NgramRun, train_ngram
+
+    run = NgramRun(target, tuple(corpus), tuple(exclude), out, order, _thresholds(prune), seed)
+    result = train_ngram(run, command_line())
+    counts = ", ".join(f"{count:,}" for count in result.grams)
+    typer.echo(
+        f"{out}: {counts} n-grams of {result.tokens:,} tokens, "
+        f"{result.held_out_nats:.4f} nats a token on held-out rows"
+    )
+
+
+def _thresholds(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise typer.BadParameter(f"{text!r} must be whole numbers, one an order: 0,0,1")
+    return tuple(int(part) for part in parts)
+
+
 def _settings(precision: str, **values: Any) -> "TrainSettings":
     from specbench.training.loop import TrainSettings, resolve_precision
 

@@ -32,14 +32,19 @@ def write_card(
         "final_train_loss": result.loss,
         "validation": result.validation,
         "data": [asdict(file) for file in data],
-        "sha256": {
-            path.name: sha256_of(path)
-            for path in sorted(folder.iterdir())
-            if path.is_file() and path.name not in _OWN
-        },
+        "sha256": file_hashes(folder),
     }
     (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     (folder / "README.md").write_text(_readme(folder.name, card))
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Sha256 of a model's files, its card aside."""
+    return {
+        path.name: sha256_of(path)
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name not in _OWN
+    }
 
 
 def stages_of(folder: str) -> list[dict[str, Any]]:
