@@ -60,7 +60,7 @@ def base_config(raw: Mapping[str, Any], family: Family, where: str) -> Any:
     Raises:
         UserError: a key is missing, or a value is not one the network is run with here.
     """
-    wrong = {k: raw[k] for k, v in family.fixed.items() if raw.get(k, v) != v}
+    wrong = {k: raw[k] for k, v in family.fixed.items() if raw.get(k) not in (None, v)}
     if wrong:
         raise UserError(
             f"The model {where} has {wrong}, but {family.name} models are run with "

@@ -156,6 +156,17 @@ def test_tensors_that_do_not_fit_are_named_as_published(name: str, tmp_path: Pat
         assert part in str(error.value)
 
 
+def test_a_null_setting_is_one_left_out(tmp_path: Path) -> None:
+    folder = FORMATS["Dream"].write(tmp_path)
+    nulls = {"use_sliding_window": None, "use_mrope": None, "mask_token_id": None}
+    family = recognise(FORMATS["Dream"].config | nulls, "x")
+    assert family.mask_id == 151666
+    (folder / "config.json").write_text(
+        json.dumps(FORMATS["Dream"].config | nulls | {"mask_token_id": MASK})
+    )
+    assert DiffusionModel.load(str(folder)).mask_id == MASK
+
+
 def test_another_llada_network_is_refused(tmp_path: Path) -> None:
     form = FORMATS["LLaDA"]
     folder = form.write(tmp_path)
