@@ -99,7 +99,8 @@ def _reject_chain(
 ) -> Kept:
     count = len(proposal)
     u = _uniform(count + 1, p, generator)
-    picked = proposal.tokens[:, None]
+    # Clamped, since a malformed proposal is only refused with what is fetched.
+    picked = proposal.tokens.clamp(0, p.shape[-1] - 1)[:, None]
     kept = u[:count] * q.gather(1, picked)[:, 0] < p[:count].gather(1, picked)[:, 0]
     accepted = kept.long().cumprod(0).sum()
     # Past the last token there is nothing to subtract: the bonus comes from p itself.
@@ -112,7 +113,7 @@ def _reject_tree(
     proposal: Proposal, target: Tensor, logits: Tensor, generator: torch.Generator
 ) -> Kept:
     """Node by node: whether a sibling is tried depends on the verdict before it."""
-    _check(proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite())
+    _check(proposal, logits, proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite())
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
     path: list[int] = []
     node = -1
@@ -141,7 +142,7 @@ def _fetch_chain(proposal: Proposal, accepted: Tensor, bonus: Tensor, logits: Te
     """The round's one host synchronisation."""
     sound = torch.stack([proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite()])
     packed = torch.cat([sound.long(), accepted[None], bonus[None], proposal.tokens]).tolist()
-    _check(*packed[:2])
+    _check(proposal, logits, *packed[:2])
     count, last, tokens = packed[2], packed[3], packed[4:]
     return Kept(tuple(range(count)), (*tokens[:count], last))
 
@@ -152,7 +153,7 @@ def _fetch_tree(proposal: Proposal, row: Tensor, bonus: Tensor, logits: Tensor) 
     packed = torch.cat(
         [sound.long(), row[None], bonus[None], proposal.tokens, proposal.parents]
     ).tolist()
-    _check(*packed[:2])
+    _check(proposal, logits, *packed[:2])
     tokens, parents = packed[4 : 4 + len(proposal)], packed[4 + len(proposal) :]
     path: list[int] = []
     node = packed[2] - 1
@@ -163,11 +164,8 @@ def _fetch_tree(proposal: Proposal, row: Tensor, bonus: Tensor, logits: Tensor) 
     return Kept(tuple(path), (*(tokens[i] for i in path), packed[3]))
 
 
-def _check(wellformed: object, finite: object) -> None:
+def _check(proposal: Proposal, logits: Tensor, wellformed: object, finite: object) -> None:
     if not wellformed:
-        raise ValueError(
-            "malformed proposal: a parent must precede its children and every token id must lie "
-            "in the target's vocabulary"
-        )
+        raise ValueError(f"malformed proposal: {proposal.fault(logits.shape[-1])}")
     if not finite:
         raise ValueError("the target's logits are not finite")

@@ -87,3 +87,18 @@ class Proposal:
         tokens = (self.tokens >= 0) & (self.tokens < vocabulary)
         sound = (parents & tokens).all()
         return sound if self.probs is None else sound & self.probs.sum().isfinite()
+
+    def fault(self, vocabulary: int) -> str:
+        """What `is_wellformed` objects to, in words; empty where it does not."""
+        for index, (token, parent) in enumerate(
+            zip(self.tokens.tolist(), self.parents.tolist(), strict=True)
+        ):
+            where = f"token {index} of {len(self)}"
+            if not -1 <= parent < index:
+                return f"{where} has parent {parent}, which does not come before it"
+            if self.is_chain and parent != index - 1:
+                return f"{where} has parent {parent} in what is called a chain"
+            if not 0 <= token < vocabulary:
+                return f"{where} is id {token}, outside the target's vocabulary of {vocabulary}"
+        sound = self.probs is None or bool(self.probs.sum().isfinite())
+        return "" if sound else "its distributions hold NaN or infinity"

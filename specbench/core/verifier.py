@@ -60,14 +60,20 @@ class Verifier:
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int]) -> Commit:
-        """Run the prompt, draw the first output token from its last row, commit both."""
+        """Run the prompt, draw the first output token from its last row, commit both.
+
+        Raises:
+            ValueError: logits that are not finite.
+        """
         ids = torch.tensor(prompt, device=self.target.device)
         logits, features = self.target.forward(ids, self.cache, self.taps, last_only=True)
         if self.sampling.greedy:
             first = logits[-1].argmax()
         else:
             first = draw(probabilities(logits[-1], self.sampling), self._uniforms[0])
-        token = int(first)
+        token, finite = torch.stack([first, logits.max().isfinite().long()]).tolist()
+        if not finite:
+            raise ValueError("the target's logits are not finite")
         self._committed = len(prompt) + 1
         return self._commit((*prompt, token), features, accepted=0, emitted=1)
 
