@@ -12,44 +12,12 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from drafters.dflash.config import DFlashConfig
-
-Rope = tuple[Tensor, Tensor]
-"""Cosines and signed sines, each ``[..., 1, d]``."""
+from specbench.layers import Norm, Rope, heads_of, rms_norm, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q ``[..., B, h, d]``, k and v ``[..., B, g, d]``) to ``[..., B, h * d]``."""
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Over the last axis, in float32, rounded to x's dtype before the weight (as in Qwen3)."""
-    return weight * F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
-
-
-def rotate(x: Tensor, rope: Rope) -> Tensor:
-    """Rotary embedding of ``[..., rows, heads, d]``, halves rotated against each other."""
-    cos, sin = rope
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
-
-
-def heads_of(x: Tensor, head_dim: int) -> Tensor:
-    """``[..., heads * d]`` as ``[..., heads, d]``."""
-    return x.view(*x.shape[:-1], -1, head_dim)
-
-
-class Norm(nn.Module):
-    """`rms_norm` with its weight."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -169,24 +137,3 @@ class DFlashModel(nn.Module):
             logits = logits * self.config.output_multiplier
         cap = self.config.softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
-
-
-def rope_table(config: DFlashConfig, positions: Tensor, dtype: torch.dtype) -> Rope:
-    """Tables for ``positions`` ``[...]``, computed in float32, in ``dtype``.
-
-    The sines of the first half are negated: `rotate` then needs no negation of its own.
-    """
-    rotary = Qwen3RotaryEmbedding(
-        Qwen3Config(
-            hidden_size=config.hidden,
-            num_attention_heads=config.heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_positions,
-            rope_parameters=dict(config.rope),
-        )
-    ).to(positions.device)
-    probe = torch.empty(0, dtype=dtype, device=positions.device)
-    cos, sin = rotary(probe, positions)
-    half = config.head_dim // 2
-    signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-    return cos[..., None, :], signed[..., None, :]

@@ -12,9 +12,10 @@ from torch import Tensor
 from drafters.dflash.checkpoint import load_config, load_model, save_model
 from drafters.dflash.config import DFlashConfig, default_layer_ids, dump_config, parse_config
 from drafters.dflash.draft import check_fit, visible
-from drafters.dflash.model import Attention, DFlashModel, Rope, rope_table
+from drafters.dflash.model import Attention, DFlashModel
 from specbench.api import TargetView, UserError
 from specbench.checkpoints import find_checkpoint
+from specbench.layers import Rope, RopeTables
 from specbench.training.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.recipe import Recipe
@@ -103,7 +104,7 @@ class DFlashRecipe(Recipe):
         self.config = self.draft.config
         block = self.config.block_size
         self.gamma = options.gamma or PUBLISHED_GAMMA.get(block, block / 2)
-        self._rope = rope_table(self.config, torch.arange(0, device=view.device), torch.float32)
+        self._rope = RopeTables(self.config, view.device)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Cross entropy of the learned slots, weighted by exp(-(k - 1) / gamma)."""
@@ -136,7 +137,7 @@ class DFlashRecipe(Recipe):
         context = self.draft.condition(features)
         offsets = torch.arange(config.block_size, device=tokens.device)
         positions = anchors[..., None] + offsets
-        cos, sin = self._table(tokens.shape[1] + config.block_size)
+        cos, sin = self._rope(tokens.shape[1] + config.block_size)
         attend = BlockAttention(
             self.draft, context, positions, (cos[: tokens.shape[1]], sin[: tokens.shape[1]])
         )
@@ -157,13 +158,6 @@ class DFlashRecipe(Recipe):
         weights = torch.exp(-slots / self.gamma).expand_as(blocks.labels)[blocks.learned]
         losses = F.cross_entropy(logits, labels, reduction="none")
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
-
-    def _table(self, length: int) -> Rope:
-        """Rotary tables of at least ``length`` positions."""
-        if len(self._rope[0]) < length:
-            positions = torch.arange(length, device=self.target.view.device)
-            self._rope = rope_table(self.config, positions, torch.float32)
-        return self._rope
 
 
 class BlockAttention:

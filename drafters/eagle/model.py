@@ -13,61 +13,12 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from drafters.eagle.config import EagleConfig
-
-Rope = tuple[Tensor, Tensor]
-"""Cosines and signed sines, float32, each ``[..., 1, d]``."""
+from specbench.layers import Norm, Rope, heads_of, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q ``[..., n, h, d]``, k and v ``[..., n, g, d]``) to ``[..., n, h * d]``."""
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Over the last axis, in float32, rounded to x's dtype before the weight (as in Llama)."""
-    return weight * F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
-
-
-def rotate(x: Tensor, rope: Rope) -> Tensor:
-    """Rotary embedding of ``[..., n, heads, d]``, halves against each other, in float32."""
-    cos, sin = rope
-    return (x * cos + x.roll(x.shape[-1] // 2, -1) * sin).to(x.dtype)
-
-
-def rope_table(config: EagleConfig, positions: Tensor) -> Rope:
-    """Tables for ``positions`` ``[...]``, right at any position: nothing is rounded to 16 bit.
-
-    The sines of the first half are negated: `rotate` then needs no negation of its own.
-    """
-    rotary = LlamaRotaryEmbedding(
-        LlamaConfig(
-            hidden_size=config.hidden,
-            num_attention_heads=config.heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_positions,
-            rope_parameters=dict(config.rope),
-        )
-    ).to(positions.device)
-    probe = torch.empty(0, dtype=torch.float32, device=positions.device)
-    cos, sin = rotary(probe, positions.reshape(1, -1))
-    cos, sin = (table.view(*positions.shape, config.head_dim) for table in (cos, sin))
-    half = config.head_dim // 2
-    signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-    return cos[..., None, :], signed[..., None, :]
-
-
-class Norm(nn.Module):
-    """`rms_norm` with its weight."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -86,8 +37,7 @@ class Attention(nn.Module):
 
     def forward(self, index: int, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
         q, k, v = (
-            part(x).unflatten(-1, (-1, self.head_dim))
-            for part in (self.q_proj, self.k_proj, self.v_proj)
+            heads_of(part(x), self.head_dim) for part in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(self.q_norm(q), rope), rotate(self.k_norm(k), rope)
         return self.o_proj(attend(index, q, k, v))  # type: ignore[no-any-return]

@@ -20,9 +20,10 @@ from torch import Tensor
 from drafters.eagle.checkpoint import load_model, save_model
 from drafters.eagle.config import EagleConfig
 from drafters.eagle.draft import check_fit
-from drafters.eagle.model import Eagle3Model, rope_table
+from drafters.eagle.model import Eagle3Model
 from specbench.api import TargetView, UserError
 from specbench.checkpoints import find_checkpoint
+from specbench.layers import rope_table
 from specbench.training.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.recipe import Recipe

@@ -11,8 +11,8 @@ from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from drafters.dflash.config import default_layer_ids, dump_config, parse_config
-from drafters.dflash.model import rope_table
 from specbench.api import UserError
+from specbench.layers import rope_table
 
 BASE: dict[str, Any] = {
     "architectures": ["DFlashDraftModel"],

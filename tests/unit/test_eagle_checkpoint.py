@@ -24,8 +24,8 @@ from torch import Tensor
 from drafters.eagle.checkpoint import load_model
 from drafters.eagle.config import EagleConfig
 from drafters.eagle.draft import Eagle1, Eagle2, Eagle3
-from drafters.eagle.model import rope_table
 from specbench.api import KVCache, Target, UserError
+from specbench.layers import rope_table
 from specbench.testing import tiny_target
 
 CPU = torch.device("cpu")
