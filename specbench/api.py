@@ -1,6 +1,7 @@
 """All that a drafter's author may import."""
 
 from specbench.adaptive import AdaptiveLength, before_stop
+from specbench.candidates import draw_candidates, merge_chains
 from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import (
     Autoregressive,
@@ -35,6 +36,8 @@ __all__ = [
     "before_stop",
     "cache_argument",
     "draw",
+    "draw_candidates",
+    "merge_chains",
     "probabilities",
     "seeded_generator",
 ]

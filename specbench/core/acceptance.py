@@ -55,12 +55,97 @@ def walk(
     if proposal.is_chain:
         matches = (proposal.tokens == wanted[:-1]).long().cumprod(0).sum()
         return _fetch_chain(proposal, matches, wanted[matches], logits)
-    # Clamped, since a malformed tree is only refused with what is fetched.
-    missed = proposal.tokens != wanted[proposal.parents.clamp(-1, len(proposal) - 1) + 1]
+    row = _deepest(proposal, proposal.tokens != wanted[_parent_rows(proposal)])
+    return _fetch_tree(proposal, row, wanted[row], logits)
+
+
+def select(
+    proposal: Proposal,
+    logits: Tensor,
+    sampling: Sampling,
+    uniforms: Tensor,
+    generator: torch.Generator | None = None,
+) -> Kept:
+    """Self-selection (arXiv 2511.00606, algorithm 1): `walk`, on the path of `best_path` only.
+
+    Drawing the target's token and stepping on where the path carries it accepts x with P(x) and
+    otherwise emits a draw from P without x: point-mass acceptance. The choice of the path looks
+    at no draw, so the rule is exact, and its text equals plain sampling with the same uniforms.
+    Never keeps more than `walk` does of the same proposal, which follows every path at once.
+
+    Raises:
+        ValueError: the proposal is malformed or the logits are not finite.
+    """
+    if proposal.is_chain:
+        return walk(proposal, logits, sampling, uniforms)
+    probs = probabilities(logits, sampling)
+    wanted = draw(probs, uniforms[proposal.depths])
+    missed = proposal.tokens != wanted[_parent_rows(proposal)]
+    row = _deepest(proposal, missed | ~best_path(proposal, probs))
+    return _fetch_tree(proposal, row, wanted[row], logits)
+
+
+def select_ratio(
+    proposal: Proposal,
+    logits: Tensor,
+    sampling: Sampling,
+    uniforms: Tensor,
+    generator: torch.Generator,
+) -> Kept:
+    """Self-selection, then `reject` on the chosen path: not lossless.
+
+    The target's choice makes the path no draw from its distributions any more, and what is kept
+    leans towards what the target finds likely.
+
+    Raises:
+        ValueError: no distributions, a malformed proposal, or logits that are not finite.
+    """
+    if proposal.is_chain:
+        return reject(proposal, logits, sampling, uniforms, generator)
+    if proposal.probs is None:
+        raise ValueError("select-ratio needs the distribution that each token was drawn from")
+    p, q, rows = probabilities(logits, sampling), proposal.probs, _parent_rows(proposal)
+    path = best_path(proposal, p)
+    u = _uniform(len(proposal) + 1, p, generator)
+    index = torch.arange(len(proposal), device=p.device), proposal.tokens.clamp(0, p.shape[-1] - 1)
+    row = _deepest(proposal, ~path | (u[1:] * q[index] >= p[rows, index[1]]))
+    following = path & (rows == row)
+    refused = q[following.long().argmax()] * following.any()
+    return _fetch_tree(proposal, row, draw(residual(p[row], refused), u[0]), logits)
+
+
+select_ratio.lossless = False  # type: ignore[attr-defined]
+
+
+def best_path(proposal: Proposal, probs: Tensor) -> Tensor:
+    """``[n]`` bool: the nodes of the path with the largest `expected_streaks`."""
+    chosen = expected_streaks(proposal, probs).argmax()
+    return proposal.ancestors[1:, 1:][chosen]
+
+
+def expected_streaks(proposal: Proposal, probs: Tensor) -> Tensor:
+    """``[n]`` expected number of accepted tokens on the path to each node (the paper's Eq. 7).
+
+    The sum over the nodes of the path of the probability that all up to there are accepted, which
+    is the product of ``probs`` ``[n + 1, V]``, the target's, at the tokens.
+    """
+    above = proposal.ancestors[1:, 1:]
+    tokens = proposal.tokens.clamp(0, probs.shape[-1] - 1)
+    reached = torch.where(above, probs[_parent_rows(proposal), tokens], 1.0).prod(-1)
+    return torch.where(above, reached, 0.0).sum(-1)
+
+
+def _parent_rows(proposal: Proposal) -> Tensor:
+    """The row of each token's parent; clamped, since a malformed tree is only refused with what
+    is fetched."""
+    return proposal.parents.clamp(-1, len(proposal) - 1) + 1
+
+
+def _deepest(proposal: Proposal, missed: Tensor) -> Tensor:
+    """The row of the deepest node that is not missed and has no missed ancestor."""
     alive = ~(proposal.ancestors[1:, 1:] & missed).any(-1)
     depth_if_alive = proposal.depths[1:] * alive
-    row = (depth_if_alive.argmax() + 1) * alive.any()
-    return _fetch_tree(proposal, row, wanted[row], logits)
+    return (depth_if_alive.argmax() + 1) * alive.any()
 
 
 def reject(
@@ -76,6 +161,11 @@ def reject(
     normalised positive part of p - q (p itself where nothing is left) and the next sibling is
     tried against it. One-hot tokens have q(x) = 1. Exact for chains and for siblings each of
     which was drawn from its own ``probs`` row, given the siblings before it.
+
+    Equal prefixes on different branches are followed together, so that K chains drawn alike are
+    tried one after another for as long as they match (SpecInfer, arXiv 2305.09781, algorithm 2).
+    Their order and their duplicates count: a token refused before is refused again, but takes its
+    share of p. Chains for this rule must not be merged.
     """
     target = probabilities(logits, sampling)
     if proposal.is_chain and proposal.probs is not None:
@@ -115,21 +205,22 @@ def _reject_tree(
     """Node by node: whether a sibling is tried depends on the verdict before it."""
     _check(proposal, logits, proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite())
     tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
-    path: list[int] = []
+    matching = {-1}
     node = -1
     while True:
         p = target[node + 1]
-        for child in (i for i, parent in enumerate(parents) if parent == node):
+        children = [i for i, parent in enumerate(parents) if parent in matching]
+        for child in children:
             q = _draft_row(proposal, child, p)
             u = _uniform(1, p, generator)[0]
             if bool(u * q[tokens[child]] < p[tokens[child]]):
+                matching = {i for i in children if tokens[i] == tokens[child]}
                 node = child
-                path.append(child)
                 break
             p = residual(p, q)
         else:
             bonus = int(draw(p, _uniform(1, p, generator)[0]))
-            return Kept(tuple(path), (*(tokens[i] for i in path), bonus))
+            return _kept(tokens, parents, node, bonus)
 
 
 def _draft_row(proposal: Proposal, node: int, like: Tensor) -> Tensor:
@@ -155,13 +246,17 @@ def _fetch_tree(proposal: Proposal, row: Tensor, bonus: Tensor, logits: Tensor) 
     ).tolist()
     _check(proposal, logits, *packed[:2])
     tokens, parents = packed[4 : 4 + len(proposal)], packed[4 + len(proposal) :]
+    return _kept(tokens, parents, packed[2] - 1, packed[3])
+
+
+def _kept(tokens: list[int], parents: list[int], node: int, bonus: int) -> Kept:
+    """The path down to ``node`` (-1 is the anchor)."""
     path: list[int] = []
-    node = packed[2] - 1
     while node >= 0:
         path.append(node)
         node = parents[node]
     path.reverse()
-    return Kept(tuple(path), (*(tokens[i] for i in path), packed[3]))
+    return Kept(tuple(path), (*(tokens[i] for i in path), bonus))
 
 
 def _check(proposal: Proposal, logits: Tensor, wellformed: object, finite: object) -> None:

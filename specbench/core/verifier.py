@@ -5,22 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specbench.core.acceptance import Rule, reject, walk
+from specbench.core.acceptance import Rule, reject, select, select_ratio, walk
 from specbench.core.drafter import Commit
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
 
-RULES: dict[str, Rule] = {"walk": walk, "reject": reject}
+RULES: dict[str, Rule] = {
+    "walk": walk,
+    "reject": reject,
+    "select": select,
+    "select-ratio": select_ratio,
+}
 
 
 class Verifier:
     """One sequence's target side.
 
     Between calls the cache holds every committed token but the anchor. Output token t is drawn
-    with the t-th uniform of the seed, whatever the drafter, under the `walk` rule; `reject`
-    draws from a generator of its own.
+    with the t-th uniform of the seed, whatever the drafter, under `walk` and `select`; the other
+    rules draw from a generator of their own.
 
     Args:
         target: the model.
