@@ -1,7 +1,7 @@
 """All that a drafter's author may import."""
 
 from specbench.adaptive import AdaptiveLength, before_stop
-from specbench.candidates import draw_candidates, merge_chains
+from specbench.candidates import draw_candidates, merge_chains, with_candidates
 from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import (
     Autoregressive,
@@ -40,4 +40,5 @@ __all__ = [
     "merge_chains",
     "probabilities",
     "seeded_generator",
+    "with_candidates",
 ]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling, probabilities
 
 
 def draw_candidates(probs: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -43,3 +44,18 @@ def merge_chains(chains: Tensor, probs: Tensor | None = None) -> Proposal:
     kept = own.flatten().nonzero()[:, 0]
     rows = None if probs is None else probs[kept % length]
     return Proposal(chains.flatten()[kept], parents.flatten()[kept], rows)
+
+
+def with_candidates(
+    own: Tensor, logits: Tensor, count: int, temperature: float, generator: torch.Generator
+) -> Proposal:
+    """A drafter's own chain and ``count - 1`` drawn from the same pass, merged; for `select`.
+
+    Args:
+        own: ``[n]`` tokens, the first candidate.
+        logits: ``[n, V]`` of that pass, drawn from at ``temperature``.
+    """
+    if count == 1:
+        return Proposal.chain(own)
+    marginals = probabilities(logits, Sampling(temperature))
+    return merge_chains(torch.cat([own[None], draw_candidates(marginals, count - 1, generator)]))

@@ -22,6 +22,7 @@ from specbench.api import (
     draw,
     probabilities,
     seeded_generator,
+    with_candidates,
 )
 from specbench.checkpoints import find_checkpoint
 from specbench.layers import RopeTables, attention
@@ -38,12 +39,24 @@ class DFlashOptions:
         sample: at temperature > 0, draw from the draft's own distribution and hand it over for
             exact rejection sampling. False always proposes the most likely tokens, one-hot (the
             behaviour behind the paper's temperature-1 figures).
+        candidates: more than one verifies the most likely tokens and so many drafts less one,
+            drawn from the same pass, and keeps the best (rule "select"); ``sample`` is unused.
+        draft_temperature: at which they are drawn.
     """
 
     model: str | None = None
     revision: str | None = None
     block_size: int | None = None
     sample: bool = True
+    candidates: int = 1
+    draft_temperature: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1 or self.draft_temperature <= 0:
+            raise ValueError(
+                "candidates must be at least 1 and draft_temperature above 0, not "
+                f"{self.candidates} and {self.draft_temperature}"
+            )
 
 
 class DFlash(Drafter):
@@ -54,6 +67,8 @@ class DFlash(Drafter):
 
     @property
     def rule(self) -> str:
+        if self.options.candidates > 1:
+            return "select"
         return "reject" if self.options.sample else "walk"
 
     @property
@@ -75,7 +90,7 @@ class DFlash(Drafter):
         self.config = config
         self.target = target
         self.taps = config.taps
-        self.width = self.block_size - 1
+        self.width = self.options.candidates * (self.block_size - 1)
         self.model = load_model(folder, config, target.device, target.dtype)
         self.model.stack()
         self.blank = self._blank(target)
@@ -109,6 +124,7 @@ class DFlashSession(DraftSession):
         self._drafter = drafter
         self._sampling = request.sampling
         self._draws = drafter.rule == "reject" and not request.sampling.greedy
+        self._candidates = drafter.options.candidates, drafter.options.draft_temperature
         self._generator = seeded_generator(request.seed, "draft", drafter.target.device)
         shape = (config.layers, config.kv_heads, request.capacity, config.head_dim)
         self._keys = drafter.blank.new_empty(shape)
@@ -133,7 +149,8 @@ class DFlashSession(DraftSession):
     def propose(self, budget: int) -> Proposal:
         logits = self.logits(min(self._drafter.block_size, budget + 1))
         if not self._draws:
-            return Proposal.chain(logits.argmax(-1))
+            count, temperature = self._candidates
+            return with_candidates(logits.argmax(-1), logits, count, temperature, self._generator)
         probs = probabilities(logits, self._sampling)
         uniforms = torch.rand(len(probs), generator=self._generator, device=probs.device)
         return Proposal.chain(draw(probs, uniforms), probs)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specbench.core.acceptance import Rule, reject, select, select_ratio, walk
-from specbench.core.drafter import Commit
+from specbench.core.drafter import Commit, NullProbe, Probe
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
@@ -18,6 +18,9 @@ RULES: dict[str, Rule] = {
     "select": select,
     "select-ratio": select_ratio,
 }
+
+SAME_TEXT = frozenset({"walk", "select"})
+"""Rules with the text of plain sampling of the same seed, token for token, at any temperature."""
 
 
 class Verifier:
@@ -35,6 +38,7 @@ class Verifier:
         width: the most tokens one proposal holds.
         taps: boundaries whose hidden states the commits carry.
         rule: a name in `RULES`, for temperature > 0; greedy sampling always walks.
+        probe: sees the rule and the cache's compaction as "accept".
     """
 
     def __init__(
@@ -47,12 +51,14 @@ class Verifier:
         width: int,
         taps: tuple[int, ...] = (),
         rule: str = "walk",
+        probe: Probe | None = None,
     ) -> None:
         self.target = target
         self.sampling = sampling
         self.taps = taps
         self._rule = walk if sampling.greedy else RULES[rule]
         self.width = width
+        self._probe = probe or NullProbe()
         self.capacity = prompt_length + budget + width + 1
         self.cache = KVCache(target.num_layers, self.capacity)
         # The last rounds may look past the budget: one uniform more for every level drafted.
@@ -97,9 +103,10 @@ class Verifier:
         ids = torch.cat([self._anchor, proposal.tokens.clamp(0, vocabulary - 1)])
         logits, features = self.target.forward(ids, self.cache, self.taps, tree=proposal)
         uniforms = self._uniforms[self._emitted :]
-        kept = self._rule(proposal, logits, self.sampling, uniforms, self._generator)
-        rows = [0, *(node + 1 for node in kept.path)]
-        self.cache.compact(start, rows)
+        with self._probe.phase("accept"):
+            kept = self._rule(proposal, logits, self.sampling, uniforms, self._generator)
+            rows = [0, *(node + 1 for node in kept.path)]
+            self.cache.compact(start, rows)
         self._committed += len(kept.tokens)
         return self._commit(kept.tokens, _select(features, rows), len(kept.path), len(kept.tokens))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from specbench.api import Autoregressive, Drafter, Sampling, Target
 from specbench.core.decode import Output, generate
+from specbench.core.verifier import SAME_TEXT
 
 NO_STOPS: frozenset[int] = frozenset()
 
@@ -45,7 +46,7 @@ def assert_lossless(
         AssertionError: an output differs, ends otherwise, or its rounds do not add up.
         ValueError: tokens are drawn with rejection, so texts are equal in law only.
     """
-    if drafter.rule != "walk" and sampling is not None and not sampling.greedy:
+    if drafter.rule not in SAME_TEXT and sampling is not None and not sampling.greedy:
         raise ValueError(f"{drafter.name} draws its tokens: only distributions can be compared")
     outputs = []
     for prompt in prompts:

@@ -211,3 +211,18 @@ def test_greedy_output_is_the_targets_own(data: st.DataObject) -> None:
 def test_contract(target: Target, tmp_path: Path, check: Check, sample: bool) -> None:
     folder = write_draft(draft_config(target), tmp_path)
     check(target, lambda: DFlash(DFlashOptions(model=str(folder), sample=sample)))
+
+
+def test_candidates_are_its_best_tokens_and_draws(target: Target, tmp_path: Path) -> None:
+    folder = write_draft(draft_config(target), tmp_path)
+    drafter = bound_draft(target, folder, candidates=8, draft_temperature=3.0)
+    assert (drafter.rule, drafter.width) == ("select", 8 * 4)
+    session = session_with(drafter, features_of(drafter, 6), sampling=Sampling(1.0))
+    proposal = session.propose(3)
+    assert proposal.probs is None
+    assert torch.equal(proposal.tokens[:3], session.logits(4).argmax(-1))
+    leaves = (proposal.depths == 3).sum()
+    assert 1 < leaves <= 8
+    prompts = [[5, 6, 7], list(range(20, 31))]
+    assert_lossless(target, drafter, prompts, 12)
+    assert_lossless(target, drafter, prompts, 12, sampling=Sampling(1.0), seeds=(0, 1))
