@@ -18,6 +18,7 @@ from specbench.checkpoints import find_checkpoint
 from specbench.layers import Rope, RopeTables
 from specbench.training.batches import Batch
 from specbench.training.features import FrozenTarget
+from specbench.training.masking import Blocks, draw_blocks, mask_token
 from specbench.training.recipe import Recipe
 
 PUBLISHED_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
@@ -54,40 +55,6 @@ class DFlashTraining:
     head_dim: int | None = None
     intermediate: int | None = None
     init: str | None = None
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of one batch.
-
-    Attributes:
-        anchors: ``[b, A]`` positions; those of a sequence with too few are repeated or arbitrary
-            and weigh nothing.
-        labels: ``[b, A, B - 1]`` tokens at slots 1 .. B - 1.
-        learned: ``[b, A, B - 1]`` bool, which of them are learned: those up to the end of the
-            response that the anchor stands in.
-    """
-
-    anchors: Tensor
-    labels: Tensor
-    learned: Tensor
-
-
-def draw_blocks(batch: Batch, count: int, block_size: int, generator: torch.Generator) -> Blocks:
-    """Random anchors of each sequence, without replacement.
-
-    An anchor and the token behind it belong to a response.
-    """
-    tokens, response = batch
-    candidates = response[:, :-1] & response[:, 1:]
-    count = max(1, min(count, int(candidates.sum(1).max())))
-    noise = torch.rand(candidates.shape, generator=generator).to(tokens.device)
-    found, anchors = noise.masked_fill(~candidates, -1.0).topk(count, dim=1)
-    slots = anchors[..., None] + torch.arange(1, block_size, device=tokens.device)
-    inside = slots.clamp(max=tokens.shape[1] - 1)
-    learned = response.gather(1, inside.flatten(1)).view_as(slots) & (slots == inside)
-    learned = learned.cumprod(-1).bool() & (found >= 0)[..., None]
-    return Blocks(anchors, tokens.gather(1, inside.flatten(1)).view_as(slots), learned)
 
 
 class DFlashRecipe(Recipe):
@@ -253,7 +220,7 @@ def shape_for(view: TargetView, options: DFlashTraining) -> DFlashConfig:
         // of_target.num_attention_heads,
         vocab_size=view.vocab_size,
         block_size=options.block_size,
-        mask_token_id=_mask_token(view, options.mask_token_id),
+        mask_token_id=mask_token(view, options.mask_token_id),
         target_layer_ids=tuple(ids),
         windows=(None,) * options.layers,
         causal=(False,) * options.layers,
@@ -264,18 +231,3 @@ def shape_for(view: TargetView, options: DFlashTraining) -> DFlashConfig:
     )  # fmt: skip
     check_fit(config, view, "in training")
     return parse_config(dump_config(config, "bfloat16"), "in training")
-
-
-def _mask_token(view: TargetView, wanted: int | None) -> int:
-    if wanted is not None:
-        return wanted
-    found = getattr(view.tokenizer, "mask_token_id", None)
-    if found is not None:
-        return int(found)
-    used = view.vocab_size if view.tokenizer is None else len(view.tokenizer)
-    if used >= view.vocab_size:
-        raise UserError(
-            f"The tokenizer of {view.name} has no mask token and its embedding no unused row: "
-            "name a token that does not occur in text with --set mask_token_id=ID."
-        )
-    return used

@@ -14,12 +14,17 @@ from specbench.zoo import resolve
 
 
 class FrozenTarget:
-    """A target in eval mode whose parameters require no gradient."""
+    """A target in eval mode whose parameters require no gradient.
+
+    Attributes:
+        view: what a drafter may see.
+        layers: its decoder layers, to copy weights from.
+    """
 
     def __init__(self, target: Target) -> None:
         self.view: TargetView = target.view()
         self._body = target.model.get_decoder()
-        self._layers: nn.ModuleList = target.layers
+        self.layers: nn.ModuleList = target.layers
 
     @classmethod
     def load(
@@ -47,7 +52,7 @@ class FrozenTarget:
 
         ``view.head`` makes logits of the latter.
         """
-        with _capture(self._layers, boundaries) as captured:
+        with _capture(self.layers, boundaries) as captured:
             last = self._body(input_ids=tokens, use_cache=False).last_hidden_state
         return torch.stack([captured[boundary] for boundary in boundaries], dim=2), last
 

@@ -72,6 +72,7 @@ def train(
     folder: Path,
     *,
     validate: Callable[[], dict[str, float]],
+    before_step: Callable[[int], None] = lambda step: None,
     resume: bool = False,
 ) -> TrainResult:
     """Trains the parameters of `module` that require a gradient.
@@ -88,6 +89,7 @@ def train(
         )
     with Progress(settings.steps, trainer.step) as progress:
         while trainer.step < settings.steps:
+            before_step(trainer.step)
             trainer.advance()
             if trainer.due(settings.log_every):
                 progress.show(trainer.report())

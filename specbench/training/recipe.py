@@ -25,6 +25,7 @@ from specbench.training.features import FrozenTarget
 from specbench.training.loop import TrainResult, TrainSettings, train
 from specbench.training.seeding import seeded
 from specbench.training.tokenizer import Encoded, encode_chats
+from specbench.zoo import resolve
 
 VALIDATION_SEED = 1
 
@@ -64,6 +65,9 @@ class Recipe(ABC):
         `batch.tokens` ``[b, n]`` holds whole documents from their first token, padded on the
         right; `batch.response` ``[b, n]`` marks what the assistant wrote, its end token too.
         """
+
+    def at_step(self, step: int) -> None:  # noqa: B027 (few recipes keep a schedule)
+        """Told the number of the step that comes, from 0, for a recipe that keeps a schedule."""
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Validation figures of a held-out batch; the loss where a recipe knows no better."""
@@ -121,6 +125,7 @@ def train_draft(
         settings,
         run.out / "training",
         validate=_validation(recipe, held_out, settings, pad),
+        before_step=recipe.at_step,
         resume=run.resume,
     )
     recipe.save(run.out)
@@ -129,7 +134,7 @@ def train_draft(
         "target": Path(run.target).name,
         "options": asdict(options),
         "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
-        "before": stages_of(options.init) if getattr(options, "init", None) else [],
+        "before": stages_of(resolve(options.init)) if getattr(options, "init", None) else [],
     }
     write_card(run.out, corpus.files, settings, result, command=command, facts=facts)
     return result

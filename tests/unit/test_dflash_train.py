@@ -14,13 +14,14 @@ from dflash_drafts import bound_draft
 from torch import Tensor
 
 from drafters.dflash.checkpoint import load_config
-from drafters.dflash.train import DFlashRecipe, DFlashTraining, draw_blocks, shape_for
+from drafters.dflash.train import DFlashRecipe, DFlashTraining, shape_for
 from specbench.api import Autoregressive, Commit, Request, Target, UserError
 from specbench.core.decode import generate
 from specbench.testing import NO_STOPS, tiny_target
 from specbench.training.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.loop import TrainSettings
+from specbench.training.masking import draw_blocks
 from specbench.training.recipe import DraftRun, train_draft
 from specbench.training.seeding import seeded
 from specbench.training.tokenizer import train_tokenizer

@@ -1,0 +1,267 @@
+"""Training of masked-diffusion drafts, from the weights of an autoregressive target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafters.diffusion import objectives
+from drafters.diffusion.checkpoint import ARCHITECTURES, base_config
+from drafters.diffusion.families import BASES, converted
+from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.windows import check_prefix, window_figures, window_logits
+from specbench.api import UserError
+from specbench.training.batches import Batch
+from specbench.training.features import FrozenTarget
+from specbench.training.masking import Blocks, draw_blocks, mask_token
+from specbench.training.recipe import Recipe
+from specbench.zoo import resolve
+
+OBJECTIVES = ("llada", "shifted", "bd3")
+FIGURE_WINDOWS = 8
+"""Windows of each held-out sequence that the drafting figures are measured on."""
+
+
+@dataclass(frozen=True)
+class DiffusionTraining:
+    """Settings of `DiffusionRecipe`; None takes the target's own value.
+
+    Attributes:
+        objective: "llada" (one t a sequence, weight 1 / p), "shifted" (the same, but the row at
+            p - 1 predicts p, as in the autoregressive start; Dream, DiffuLLaMA) or "bd3" (blocks,
+            noisy and clean tokens in one forward).
+        layers: how many of the target's layers the draft starts with, evenly spaced from the
+            first to the last.
+        block_size: of "bd3": tokens of a block.
+        eps: smallest masking probability of "llada" and "shifted".
+        low, high: range of t of "bd3" (its clipped schedule).
+        anneal_steps: of "shifted": steps over which causal attention becomes full.
+        practice: share of the batches that practise drafting in place of the objective: windows
+            of masks only (t = 1, the one step that a draft takes) behind clean prefixes. At 1 the
+            objective is not trained at all. Not of "bd3".
+        window: masks of a practised window, and tokens of a draft in the validation figures.
+        windows: practised in each sequence of a batch.
+        prefix: what the prefix of a window sees: "full", "cut" or "causal".
+        decay: slot k of a window weighs exp(-(k - 1) / decay); None weighs all alike.
+        mask_token_id: None takes the tokenizer's mask token, or the embedding's first row past
+            the tokenizer's entries.
+        init: folder, hub id or embedded model of a diffusion draft to go on from, in place of the
+            target's weights; its layers, mask, shift and block size stay.
+    """
+
+    objective: str = "shifted"
+    layers: int | None = None
+    block_size: int = 16
+    eps: float = 1e-3
+    low: float = 0.0
+    high: float = 1.0
+    anneal_steps: int = 0
+    practice: float = 0.0
+    window: int = 16
+    windows: int = 1
+    prefix: str = "full"
+    decay: float | None = None
+    mask_token_id: int | None = None
+    init: str | None = None
+
+
+class DiffusionRecipe(Recipe):
+    """A draft of the target's own architecture that fills masked tokens."""
+
+    Options = DiffusionTraining
+    draft: DiffusionModel
+
+    def __init__(self, target: FrozenTarget, options: DiffusionTraining) -> None:
+        _check(options)
+        self.options = options
+        self.draft = started(target, options)
+        check_prefix(options.prefix, self.draft)
+        self._share = 0.0 if options.anneal_steps else 1.0
+
+    def at_step(self, step: int) -> None:
+        """Anneals the attention from causal to full."""
+        if self.options.anneal_steps:
+            self._share = min(1.0, (step + 1) / self.options.anneal_steps)
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """The objective's loss or, for a share of the batches, that of practised windows."""
+        if float(torch.rand((), generator=generator)) < self.options.practice:
+            blocks = self._windows(batch, self.options.windows, generator)
+            return window_loss(self._window_logits(batch, blocks), blocks, self.options.decay)
+        return self.objective_loss(batch, generator)
+
+    def objective_loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Nats a token of the trained part: the bound that the objective estimates."""
+        if self.options.objective == "bd3":
+            return self._bd3_loss(batch, generator)
+        tokens, response = batch
+        device = tokens.device
+        learned = self._learned(response)
+        rates = objectives.sequence_rates(len(tokens), self.options.eps, generator).to(device)
+        masked = objectives.draw_masks(learned, rates, generator)
+        visible = objectives.document_columns(response)[:, None] | _itself(tokens)
+        if self._share < 1.0:
+            annealed = objectives.annealed_mask(tokens.shape[1], self._share, generator)
+            visible = visible & annealed.to(device)
+        ids = tokens.masked_fill(masked, self.draft.mask_id)
+        losses = self._losses(self.draft(ids, visible), tokens)
+        return objectives.weighted_bound(losses, masked / rates, learned)
+
+    def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
+        """The expected loss of a batch, and how drafts of ``window`` tokens would fare."""
+        options = self.options
+        blocks = self._windows(batch, FIGURE_WINDOWS, generator)
+        logits = self._window_logits(batch, blocks)
+        loss = 0.0
+        if options.practice > 0:
+            loss += options.practice * float(window_loss(logits, blocks, options.decay))
+        if options.practice < 1:
+            loss += (1 - options.practice) * float(self.objective_loss(batch, generator))
+        return {"validation_loss": loss, **window_figures(logits, blocks)}
+
+    def save(self, folder: Path) -> None:
+        self.draft.save(folder)
+
+    def _bd3_loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Noisy and clean tokens in one forward; the clean half is context only."""
+        tokens, response = batch
+        options, device = self.options, tokens.device
+        length = tokens.shape[1]
+        block = self.draft.block_size or length
+        learned = self._learned(response)
+        low, high = options.low, options.high
+        rates = objectives.block_rates(len(tokens), -(-length // block), low, high, generator)
+        rates = rates.to(device)
+        masked = objectives.draw_block_masks(learned, rates, block, low, high, generator)
+        weights = objectives.block_weights(rates, low).repeat_interleave(block, dim=1)
+        noisy = tokens.masked_fill(masked, self.draft.mask_id)
+        places = torch.arange(length, device=device)
+        logits = self.draft(
+            torch.cat([noisy, tokens], dim=1),
+            objectives.bd3_mask(length, block).to(device),
+            slice(0, length),
+            positions=torch.cat([places, places]),
+        )
+        losses = self._losses(logits, tokens)
+        return objectives.weighted_bound(losses, masked * weights[:, :length], learned)
+
+    def _learned(self, response: Tensor) -> Tensor:
+        """The trained part: answers, less a first token that nothing comes before."""
+        learned = response.clone()
+        if self.draft.shift or self.options.objective == "bd3":
+            learned[:, 0] = False
+        return learned
+
+    def _losses(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """Cross entropy ``[b, n]`` of every token, the mask and other banned ids impossible."""
+        logits = self.draft.finish(logits)
+        if not self.draft.shift:
+            return F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
+        losses = F.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
+        return F.pad(losses, (1, 0))
+
+    def _windows(self, batch: Batch, count: int, generator: torch.Generator) -> Blocks:
+        return draw_blocks(batch, count, self.options.window + 1, generator)
+
+    def _window_logits(self, batch: Batch, blocks: Blocks) -> Tensor:
+        return window_logits(self.draft, batch.tokens, blocks, self.options.prefix)
+
+
+def window_loss(logits: Tensor, blocks: Blocks, decay: float | None) -> Tensor:
+    """Mean cross entropy of the learned slots, slot k weighted by exp(-(k - 1) / decay)."""
+    losses = F.cross_entropy(logits.flatten(0, 2), blocks.labels.flatten(), reduction="none")
+    slots = torch.arange(blocks.labels.shape[-1], device=losses.device)
+    weights = torch.exp(-slots / decay) if decay else torch.ones_like(slots)
+    weights = blocks.learned * weights
+    return (losses.view_as(weights) * weights).sum() / weights.sum().clamp(min=1e-9)
+
+
+def _itself(tokens: Tensor) -> Tensor:
+    """``[n, n]`` bool: padding sees itself, for a row that sees nothing has no softmax."""
+    return torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
+
+
+def _check(options: DiffusionTraining) -> None:
+    if options.objective not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise UserError(f"objective={options.objective} is unknown: choose one of {known}.")
+    if not 0 <= options.low < options.high <= 1:
+        raise UserError(f"low={options.low} and high={options.high} must be 0 <= low < high <= 1.")
+    if options.practice and options.objective == "bd3":
+        raise UserError("bd3 masks whole blocks as it is: practice is for llada and shifted.")
+
+
+def started(target: FrozenTarget, options: DiffusionTraining) -> DiffusionModel:
+    """The draft as training begins: the target's weights, or those of ``init``.
+
+    Raises:
+        UserError: the target's architecture is none that can be run so, it has fewer layers, or
+            ``init`` does not fit the target or the objective.
+    """
+    shift = options.objective == "shifted"
+    if options.init is None:
+        block = options.block_size if options.objective == "bd3" else None
+        return _from_target(target, options, shift, block)
+    if options != replace(options, layers=None, mask_token_id=None):
+        raise UserError(
+            f"With init={options.init} neither layers nor mask_token_id can be set: they are that "
+            "draft's own."
+        )
+    model = started_from(target, options.init)
+    if model.shift != shift or (model.block_size is not None) != (options.objective == "bd3"):
+        raise UserError(
+            f"{options.init} has shift {model.shift} and block size {model.block_size}, which the "
+            f"objective {options.objective} does not train."
+        )
+    return model
+
+
+def started_from(target: FrozenTarget, name: str) -> DiffusionModel:
+    """An earlier draft, ready to be trained on.
+
+    Raises:
+        UserError: it cannot be loaded, or has another vocabulary than the target.
+    """
+    view = target.view
+    model = DiffusionModel.load(resolve(name), device=view.device)
+    if model.decoder.config.vocab_size != view.vocab_size:
+        raise UserError(
+            f"{name} has a vocabulary of {model.decoder.config.vocab_size}, the target {view.name} "
+            f"one of {view.vocab_size}: train it for a target with its tokenizer."
+        )
+    return model.train().requires_grad_(True)
+
+
+def _from_target(
+    target: FrozenTarget, options: DiffusionTraining, shift: bool, block_size: int | None
+) -> DiffusionModel:
+    view = target.view
+    base = view.config.model_type
+    if base not in BASES:
+        raise UserError(
+            f"The target {view.name} is of the type {base}; a diffusion draft can start from "
+            f"{', '.join(BASES)} only."
+        )
+    count = view.num_layers if options.layers is None else options.layers
+    if not 1 <= count <= view.num_layers:
+        raise UserError(f"layers={count} must be 1 to {view.num_layers}, those of {view.name}.")
+    family = converted(
+        base, mask_token(view, options.mask_token_id), shift=shift, block_size=block_size
+    )
+    raw = view.config.to_dict() | {"num_hidden_layers": count}
+    decoder = ARCHITECTURES[base][1](base_config(raw, family, view.name))
+    chosen = torch.linspace(0, view.num_layers - 1, count).round().long().tolist()
+    parts = {
+        decoder.model.embed_tokens: view.embedding,
+        decoder.model.norm: view.norm,
+        decoder.lm_head: view.head,
+        **{decoder.model.layers[i]: target.layers[k] for i, k in enumerate(chosen)},
+    }
+    for own, of_target in parts.items():
+        own.load_state_dict(of_target.state_dict())
+    decoder = decoder.to(view.device, torch.float32)
+    return DiffusionModel(decoder, family, view.name).train().requires_grad_(True)

@@ -1,0 +1,123 @@
+"""Practising what drafting does: a window of masks behind a clean prefix, predicted at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from drafters.diffusion.model import DiffusionModel
+from specbench.api import UserError
+from specbench.training.masking import Blocks
+
+PREFIXES = ("full", "cut", "causal")
+"""What the prefix of a window sees. "full": what the model's own attention lets it, the masks
+too (drafting without a cache). "cut": no mask (SpecDiff-2's prefix-cut). "causal": earlier tokens
+only (drafting with the prefix_causal cache)."""
+
+
+def check_prefix(prefix: str, model: DiffusionModel) -> None:
+    """Refuse an unknown prefix, and one that the model's attention cannot have.
+
+    Raises:
+        UserError: as above.
+    """
+    if prefix not in PREFIXES:
+        raise UserError(f"prefix={prefix} is unknown: choose one of {', '.join(PREFIXES)}.")
+    if prefix != "full" and model.block_size is not None:
+        raise UserError(
+            f"prefix={prefix} is for full attention, but this model attends in blocks of "
+            f"{model.block_size}: use prefix=full, which means its own attention."
+        )
+
+
+def window_logits(model: DiffusionModel, tokens: Tensor, blocks: Blocks, prefix: str) -> Tensor:
+    """Logits ``[b, A, k, vocab_size]`` float32 of the k slots behind each anchor, all masked.
+
+    Args:
+        tokens: ``[b, n]`` clean.
+        blocks: anchors ``[b, A]``; the labels say how many slots follow them.
+        prefix: one of `PREFIXES`.
+    """
+    size = blocks.labels.shape[-1]
+    if prefix == "causal":
+        logits = _together(model, tokens, blocks.anchors, size)
+    else:
+        logits = _apart(model, tokens, blocks.anchors, size, cut=prefix == "cut")
+    return model.finish(logits)
+
+
+def _apart(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int, cut: bool) -> Tensor:
+    """One row a window: what its prefix holds depends on where it ends, so nothing is shared.
+
+    Rows are padded on the left, so all windows stand in the same columns. A block-causal model
+    always sees whole blocks: positions behind the window are masked up to the end of its block.
+    """
+    block = model.block_size or 1
+    ends = anchors.flatten()[:, None] + 1 + size
+    behind = block - 1
+    width = int(ends.max()) + behind
+    columns = torch.arange(width, device=tokens.device)
+    positions = columns - (width - behind - ends)
+    real = (positions >= 0) & (positions < (ends + behind) // block * block)
+    positions = positions.clamp(min=0)
+    masked = columns >= width - behind - size
+    whole = tokens.repeat_interleave(anchors.shape[1], dim=0)
+    ids = whole.gather(1, positions.clamp(max=tokens.shape[1] - 1))
+    ids = ids.masked_fill(masked, model.mask_id)
+    visible = model.visibility(width)[positions[:, :, None], positions[:, None, :]]
+    visible = visible & real[:, None]
+    if cut:
+        visible &= masked[:, None] | ~masked
+    visible |= torch.eye(width, dtype=torch.bool, device=tokens.device)
+    first = width - behind - size - model.shift
+    logits: Tensor = model(ids, visible, slice(first, first + size), positions=positions)
+    return logits.view(*anchors.shape, size, -1)
+
+
+def _together(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int) -> Tensor:
+    """All windows of a sequence in one row, behind its clean tokens that they share.
+
+    A window repeats its anchor, so that the logits of every slot stand in its own rows; the
+    repeated anchor sees what the clean one does.
+    """
+    batch, length = tokens.shape
+    count = anchors.shape[1]
+    device = tokens.device
+    offsets = torch.arange(size + 1, device=device)
+    slots = anchors[..., None] + offsets
+    windows = torch.full_like(slots, model.mask_id)
+    windows[..., 0] = tokens.gather(1, anchors)
+    before = torch.arange(length, device=device)
+    total = length + count * (size + 1)
+    visible = torch.zeros(batch, total, total, dtype=torch.bool, device=device)
+    visible[:, :length, :length] = before <= before[:, None]
+    starts = anchors.repeat_interleave(size + 1, dim=1)
+    visible[:, length:, :length] = before < starts[..., None]
+    window = torch.arange(count, device=device).repeat_interleave(size + 1)
+    first = (offsets == 0).repeat(count)
+    visible[:, length:, length:] = (window == window[:, None]) & (first | ~first[:, None])
+    logits: Tensor = model(
+        torch.cat([tokens, windows.flatten(1)], dim=1),
+        visible,
+        slice(length, None),
+        positions=torch.cat([before.expand(batch, length), slots.flatten(1)], dim=1),
+    )
+    logits = logits.view(batch, count, size + 1, -1)
+    return logits[:, :, :-1] if model.shift else logits[:, :, 1:]
+
+
+def window_figures(logits: Tensor, blocks: Blocks) -> dict[str, float]:
+    """Tokens a round would emit if the text were the target's own.
+
+    ``emitted_per_round``: one more than the leading slots whose most likely token is right.
+    ``expected_streak``: the sum over m of the products of the first m true tokens'
+    probabilities, which streak distillation maximises.
+    """
+    real = blocks.learned.any(-1)
+    right = (logits.argmax(-1) == blocks.labels) & blocks.learned
+    chosen = logits.log_softmax(-1).gather(-1, blocks.labels[..., None]).squeeze(-1).exp()
+    streak = (chosen * blocks.learned).cumprod(-1).sum(-1)
+    return {
+        "emitted_per_round": float(1 + right.cumprod(-1).sum(-1)[real].float().mean()),
+        "expected_streak": float(streak[real].mean()),
+    }

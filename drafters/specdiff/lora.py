@@ -1,0 +1,58 @@
+"""Low-rank adapters (arXiv 2106.09685) on the projections of a decoder, merged when it is saved."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Model = TypeVar("Model", bound=nn.Module)
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class LowRank(nn.Module):
+    """A frozen projection plus alpha / rank times the product of two narrow matrices.
+
+    The second starts at zero, so training starts from the projection itself.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Parameter(base.weight.new_empty(rank, base.in_features))
+        self.up = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
+        self.scale = alpha / rank
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x)
+        return out + self.scale * (x @ self.down.T @ self.up.T)
+
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """The projection with the product added to its weight, in place."""
+        self.base.weight += self.scale * (self.up @ self.down)
+        return self.base
+
+
+def add_adapters(model: nn.Module, rank: int, alpha: float) -> None:
+    """Freezes the model and puts an adapter on each of its `PROJECTIONS`."""
+    model.requires_grad_(False)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if name in PROJECTIONS and isinstance(child, nn.Linear):
+                setattr(parent, name, LowRank(child, rank, alpha))
+
+
+def merged(model: Model) -> Model:
+    """A copy of the model whose weights hold what the adapters add."""
+    whole = copy.deepcopy(model)
+    for parent in list(whole.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, LowRank):
+                setattr(parent, name, child.merge())
+    return whole

@@ -1,0 +1,419 @@
+"""Diffusion training: the objectives against enumeration, what may see what, the start, windows."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafters.diffusion import objectives
+from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.train import DiffusionRecipe, DiffusionTraining, window_loss
+from drafters.diffusion.windows import window_figures, window_logits
+from specbench.api import Target, UserError
+from specbench.testing import tiny_target
+from specbench.training.batches import Batch
+from specbench.training.features import FrozenTarget
+from specbench.training.masking import Blocks, draw_blocks
+
+MASK = 63
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return tiny_target(layers=5)
+
+
+def recipe_for(target: Target, **options: Any) -> DiffusionRecipe:
+    made = {"layers": 2, "mask_token_id": MASK, "block_size": 4, **options}
+    return DiffusionRecipe(FrozenTarget(target), DiffusionTraining(**made))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_tokens(*shape: int) -> Tensor:
+    return torch.randint(60, shape, generator=seeded())
+
+
+def chat(tokens: Tensor, first: int) -> Batch:
+    """A batch whose answers begin at `first` and go to the end."""
+    response = torch.zeros(tokens.shape, dtype=torch.bool)
+    response[:, first:] = True
+    return Batch(tokens, response)
+
+
+# --- the bound ---------------------------------------------------------------------------------
+
+
+def exact_bound(model: DiffusionModel, tokens: Tensor, learned: list[int]) -> float:
+    """Nats a token of revealing the learned positions one at a time, in a random order."""
+    seen = torch.ones(len(tokens), len(tokens), dtype=torch.bool)
+    orders = list(itertools.permutations(learned))
+    total = 0.0
+    for order in orders:
+        ids = tokens.clone()
+        ids[learned] = MASK
+        for place in order:
+            row = model(ids[None], seen)[0, place - int(model.shift)].clone()
+            row[MASK] = -torch.inf
+            total -= float(row.log_softmax(-1)[tokens[place]])
+            ids[place] = tokens[place]
+    return total / len(orders) / len(learned)
+
+
+def expected_loss(
+    recipe: DiffusionRecipe, batch: Batch, learned: list[int], monkeypatch: pytest.MonkeyPatch
+) -> float:
+    """The loss integrated over the masking probability and summed over all masks.
+
+    Three nodes integrate polynomials of degree 5 exactly; with three tokens it has degree 2.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(3)
+    total = 0.0
+    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+        for chosen in itertools.product([False, True], repeat=len(learned)):
+            masked = torch.zeros(batch.tokens.shape, dtype=torch.bool)
+            masked[0, learned] = torch.tensor(chosen)
+            rates = torch.full((1, 1), float(node), dtype=torch.float64)
+            monkeypatch.setattr(objectives, "sequence_rates", lambda *a, r=rates: r)
+            monkeypatch.setattr(objectives, "draw_masks", lambda *a, m=masked: m)
+            chance = float(node) ** sum(chosen) * (1 - float(node)) ** (len(chosen) - sum(chosen))
+            total += weight * chance * float(recipe.objective_loss(batch, seeded()))
+    return total
+
+
+@pytest.mark.parametrize("objective", ["llada", "shifted"])
+def test_the_loss_is_an_unbiased_bound(
+    target: Target, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_for(target, objective=objective)
+    recipe.draft.double()
+    tokens = random_tokens(1, 5)
+    learned = [2, 3, 4]
+    with torch.no_grad():
+        want = exact_bound(recipe.draft, tokens[0], learned)
+        got = expected_loss(recipe, chat(tokens, 2), learned, monkeypatch)
+        monkeypatch.setattr(
+            objectives, "weighted_bound", lambda losses, w, on: (losses * (w > 0)).sum() / on.sum()
+        )
+        unweighted = expected_loss(recipe, chat(tokens, 2), learned, monkeypatch)
+    assert got == pytest.approx(want, rel=1e-5)
+    assert unweighted != pytest.approx(want, rel=0.05), "without 1 / p it is no bound"
+
+
+def test_rates_and_masks() -> None:
+    rates = objectives.sequence_rates(20_000, 0.25, seeded())
+    assert 0.25 <= rates.min() < 0.26
+    assert float(rates.mean()) == pytest.approx(0.625, abs=0.01)
+    learned = torch.zeros(2, 20_000, dtype=torch.bool)
+    learned[:, 5_000:] = True
+    masked = objectives.draw_masks(learned, torch.tensor([[0.2], [0.9]]), seeded())
+    assert not (masked & ~learned).any()
+    torch.testing.assert_close(masked.sum(1) / 15_000, torch.tensor([0.2, 0.9]), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("objective", ["llada", "shifted"])
+def test_a_row_predicts_its_own_or_the_next_token(
+    target: Target, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that puts the true token of p in row p (or p - 1) has no loss, in other rows much."""
+    recipe = recipe_for(target, objective=objective)
+    tokens = random_tokens(2, 12)
+    shift = int(objective == "shifted")
+    answers = {
+        row: 50.0 * F.one_hot(torch.roll(tokens, -row, dims=1), 64).float() for row in (0, 1)
+    }
+    batch = chat(tokens, 3)
+    monkeypatch.setattr(recipe.draft, "forward", lambda ids, visible: answers[shift])
+    assert float(recipe.objective_loss(batch, seeded())) < 1e-6
+    monkeypatch.setattr(recipe.draft, "forward", lambda ids, visible: answers[1 - shift])
+    assert float(recipe.objective_loss(batch, seeded())) > 10
+
+
+def test_prompts_are_never_masked_and_padding_is_never_seen(target: Target) -> None:
+    recipe = recipe_for(target, objective="llada")
+    tokens = random_tokens(2, 16)
+    response = torch.zeros(2, 16, dtype=torch.bool)
+    response[0, 4:10] = True
+    response[1, 4:] = True
+    seen: list[tuple[Tensor, Tensor]] = []
+    recipe.draft.register_forward_pre_hook(lambda module, args: seen.append(args))
+    losses = []
+    for padding in (0, 5):
+        tokens[0, 10:] = padding
+        loss = recipe.objective_loss(Batch(tokens, response), seeded(3))
+        losses.append(float(loss.detach()))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    ids, visible = seen[0]
+    assert (ids == MASK).any()
+    assert not ((ids == MASK) & ~response).any()
+    assert visible[0, :10, :10].all()
+    assert not visible[0, :10, 10:].any()
+    assert visible[1].all()
+
+
+# --- annealing ---------------------------------------------------------------------------------
+
+
+def test_the_attention_anneals_from_causal_to_full(target: Target) -> None:
+    recipe = recipe_for(target, anneal_steps=4)
+    seen: list[Tensor] = []
+    recipe.draft.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
+    batch = chat(random_tokens(2, 32), 2)
+    shares = []
+    for step in (0, 1, 3, 9):
+        recipe.at_step(step)
+        recipe.objective_loss(batch, seeded())
+        later = torch.ones(32, 32, dtype=torch.bool).triu(1)
+        assert seen[-1][:, ~later].all()
+        shares.append(float(seen[-1][0][later].float().mean()))
+    assert shares == pytest.approx([0.25, 0.5, 1.0, 1.0], abs=0.06)
+    assert objectives.annealed_mask(9, 0.0, seeded()).equal(torch.ones(9, 9).tril().bool())
+
+
+# --- blocks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "block"), [(8, 4), (7, 3), (5, 1), (4, 9)])
+def test_the_mask_of_bd3_is_the_union_of_its_three_parts(length: int, block: int) -> None:
+    mask = objectives.bd3_mask(length, block)
+    for row, column in itertools.product(range(2 * length), repeat=2):
+        noisy_row, noisy_column = row < length, column < length
+        mine, other = row % length // block, column % length // block
+        block_diagonal = mine == other and noisy_row == noisy_column
+        offset_causal = noisy_row and not noisy_column and other < mine
+        block_causal = not noisy_row and not noisy_column and other <= mine
+        want = block_diagonal or offset_causal or block_causal
+        assert bool(mask[row, column]) == want, (row, column)
+
+
+def test_the_loss_of_bd3_is_that_of_each_block_by_itself(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_for(target, objective="bd3")
+    batch = chat(random_tokens(2, 11), 5)
+    masked = torch.zeros(2, 11, dtype=torch.bool)
+    masked[0, [5, 6, 10]] = masked[1, [7, 8, 9]] = True
+    rates = torch.tensor([[0.5, 0.25, 0.8], [0.9, 0.4, 0.1]])
+    monkeypatch.setattr(objectives, "block_rates", lambda *a: rates)
+    monkeypatch.setattr(objectives, "draw_masks", lambda *a: masked)
+    got = float(recipe.objective_loss(batch, seeded()).detach())
+    model = recipe.draft
+    want = 0.0
+    for row, block in itertools.product(range(2), range(3)):
+        end = min(11, 4 * block + 4)
+        ids = batch.tokens[row, :end].clone()
+        places = [p for p in range(4 * block, end) if masked[row, p]]
+        ids[places] = MASK
+        blocks = torch.arange(end) // 4
+        logits = model(ids[None], blocks[:, None] >= blocks)[0].clone()
+        logits[:, MASK] = -torch.inf
+        for place in places:
+            nats = -float(logits[place].log_softmax(-1)[batch.tokens[row, place]])
+            want += nats / float(rates[row, block]) / 6 / 2
+    assert got == pytest.approx(want, rel=1e-4)
+
+
+def test_block_rates_take_every_stratum_once_and_weigh_by_their_inverse() -> None:
+    rates = objectives.block_rates(3, 4, 0.2, 0.8, seeded())
+    strata = ((rates - 0.2) / 0.6 * 12).floor().flatten().long()
+    assert sorted(strata.tolist()) == list(range(12))
+    assert strata.tolist() != list(range(12)), "no block always gets the same stratum"
+    torch.testing.assert_close(objectives.block_weights(rates, 0.2), 1 / rates)
+    assert objectives.block_weights(rates, 0.51).eq(1).all()
+
+
+def test_masked_shares_stay_inside_the_clipped_range() -> None:
+    learned = torch.ones(64, 32, dtype=torch.bool)
+    rates = objectives.block_rates(64, 4, 0.3, 0.8, seeded())
+    plain = objectives.draw_masks(learned, rates.repeat_interleave(8, 1), seeded())
+    clipped = objectives.draw_block_masks(learned, rates, 8, 0.3, 0.8, seeded())
+
+    def outside(masked: Tensor) -> int:
+        shares = masked.view(64, 4, 8).float().mean(-1)
+        return int(((shares < 0.3) | (shares > 0.8)).sum())
+
+    assert outside(plain) > 20
+    assert outside(clipped) <= 2
+    whole = objectives.draw_block_masks(learned, rates, 8, 0.0, 1.0, seeded())
+    assert whole.equal(plain)
+
+
+# --- the start ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_with_all_layers_and_causal_attention_the_start_is_the_target(family: Any) -> None:
+    target = tiny_target(family)
+    draft = recipe_for(target, layers=None).draft
+    ids = random_tokens(1, 20)
+    with torch.no_grad():
+        got = draft(ids, torch.ones(20, 20, dtype=torch.bool).tril())
+        want = target.model(ids, use_cache=False).logits
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+def test_layers_are_evenly_spaced_copies(target: Target) -> None:
+    draft = recipe_for(target, layers=3).draft
+    for mine, theirs in zip((0, 1, 2), (0, 2, 4), strict=True):
+        got = draft.decoder.model.layers[mine].mlp.up_proj.weight
+        assert torch.equal(got, target.layers[theirs].mlp.up_proj.weight)
+    assert all(p.requires_grad for p in draft.parameters())
+    with torch.no_grad():
+        draft.decoder.model.layers[0].mlp.up_proj.weight.zero_()
+    assert target.layers[0].mlp.up_proj.weight.abs().max() > 0, "the target keeps its own"
+
+
+def test_a_draft_is_saved_and_gone_on_from(target: Target, tmp_path: Path) -> None:
+    recipe = recipe_for(target)
+    recipe.save(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())["diffusion"]
+    assert stored == {"mask_token_id": MASK, "shift": True, "block_size": None}
+    again = recipe_for(target, layers=None, mask_token_id=None, init=str(tmp_path)).draft
+    assert again.shift
+    for name, parameter in again.named_parameters():
+        assert parameter.requires_grad
+        assert torch.equal(parameter, recipe.draft.get_parameter(name).bfloat16().float())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "mdlm"}, "llada, shifted, bd3"),
+        ({"layers": 6}, "1 to 5"),
+        ({"objective": "bd3", "practice": 0.5}, "whole blocks"),
+        ({"objective": "bd3", "prefix": "cut"}, "blocks of 4"),
+        ({"prefix": "half"}, "full, cut, causal"),
+        ({"low": 0.8, "high": 0.3}, "low < high"),
+        ({"mask_token_id": 99}, "64 rows"),
+        ({"init": "anywhere"}, "neither layers nor mask_token_id"),
+    ],
+)
+def test_wrong_settings_are_named(target: Target, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        recipe_for(target, **options)
+
+
+def test_an_init_of_another_kind_is_refused(target: Target, tmp_path: Path) -> None:
+    recipe_for(target, objective="llada").save(tmp_path)
+    with pytest.raises(UserError, match="shift False"):
+        recipe_for(target, layers=None, mask_token_id=None, init=str(tmp_path))
+    other = tiny_target(vocabulary=80)
+    with pytest.raises(UserError, match="vocabulary of 64"):
+        recipe_for(other, layers=None, mask_token_id=None, objective="llada", init=str(tmp_path))
+
+
+# --- windows -----------------------------------------------------------------------------------
+
+ANCHORS = torch.tensor([[4, 11, 15], [1, 7, 2]])
+CACHES = {"full": "none", "causal": "prefix_causal"}
+
+
+def blocks_at(anchors: Tensor, tokens: Tensor, size: int) -> Blocks:
+    slots = anchors[..., None] + torch.arange(1, size + 1)
+    labels = tokens.gather(1, slots.flatten(1)).view_as(slots)
+    return Blocks(anchors, labels, torch.ones_like(labels, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("objective", "prefix"),
+    [(o, p) for o in ("llada", "shifted", "bd3") for p in CACHES if (o, p) != ("bd3", "causal")],
+)
+def test_windows_are_predicted_as_a_draft_is(target: Target, prefix: str, objective: str) -> None:
+    model = recipe_for(target, objective=objective).draft
+    tokens = random_tokens(2, 22)
+    with torch.no_grad():
+        logits = window_logits(model, tokens, blocks_at(ANCHORS, tokens, 5), prefix)
+    for row, column in itertools.product(range(2), range(3)):
+        anchor = int(ANCHORS[row, column])
+        drafting = model.open(32, CACHES[prefix])
+        drafting.extend(tokens[row, : anchor + 1])
+        torch.testing.assert_close(
+            drafting.predict_block(5), logits[row, column], atol=1e-4, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("objective", ["llada", "shifted"])
+def test_a_cut_prefix_sees_itself_and_no_mask(target: Target, objective: str) -> None:
+    model = recipe_for(target, objective=objective).draft
+    tokens = random_tokens(2, 22)
+    with torch.no_grad():
+        logits = window_logits(model, tokens, blocks_at(ANCHORS, tokens, 5), "cut")
+        whole = window_logits(model, tokens, blocks_at(ANCHORS, tokens, 5), "full")
+        for row, column in itertools.product(range(2), range(3)):
+            start = int(ANCHORS[row, column]) + 1
+            ids = torch.cat([tokens[row, :start], torch.full((5,), MASK)])
+            seen = torch.tensor(
+                [[i >= start or j < start for j in range(start + 5)] for i in range(start + 5)]
+            )
+            rows = torch.arange(start, start + 5) - int(model.shift)
+            want = model.finish(model(ids[None], seen, rows))[0]
+            torch.testing.assert_close(logits[row, column], want, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(logits, whole, atol=1e-2)
+
+
+def test_window_loss_and_figures_count_by_hand() -> None:
+    labels = torch.tensor([[[1, 2, 0], [0, 2, 1], [2, 2, 2]]])
+    learned = torch.tensor([[[1, 1, 1], [1, 1, 0], [0, 0, 0]]]).bool()
+    guess = torch.tensor([[[1, 2, 2], [1, 2, 1], [2, 2, 2]]])
+    logits = 2.0 * F.one_hot(guess, 3).float()
+    right, wrong = (float(torch.tensor([2.0, 0, 0]).softmax(0)[i]) for i in (0, 1))
+    figures = window_figures(logits, Blocks(torch.zeros(1, 3), labels, learned))
+    assert figures["emitted_per_round"] == pytest.approx(1 + (2 + 0) / 2)
+    streaks = right + right**2 + right**2 * wrong, wrong + wrong * right
+    assert figures["expected_streak"] == pytest.approx(sum(streaks) / 2)
+    decay = [1.0, np.exp(-1 / 2), np.exp(-2 / 2)]
+    nats = [[right, right, wrong], [wrong, right]]
+    total = sum(-np.log(p) * w for row in nats for p, w in zip(row, decay, strict=False))
+    got = window_loss(logits, Blocks(torch.zeros(1, 3), labels, learned), 2.0)
+    assert float(got) == pytest.approx(total / (2 * decay[0] + 2 * decay[1] + decay[2]))
+
+
+def test_practice_replaces_its_share_of_the_batches(target: Target) -> None:
+    batch = chat(random_tokens(2, 24), 4)
+    always = recipe_for(target, practice=1.0, window=4, windows=2)
+    blocks = draw_blocks(batch, 2, 5, _after_a_draw(seeded()))
+    logits = window_logits(always.draft, batch.tokens, blocks, "full")
+    assert float(always.loss(batch, seeded())) == float(window_loss(logits, blocks, None))
+    half = recipe_for(target, practice=0.5, window=4)
+    windows: list[int] = []
+    half._window_logits = lambda *a: windows.append(1) or always._window_logits(*a)  # type: ignore[method-assign, func-returns-value]
+    with torch.no_grad():
+        for seed in range(40):
+            half.loss(batch, seeded(seed))
+    assert 10 < len(windows) < 30
+
+
+def _after_a_draw(generator: torch.Generator) -> torch.Generator:
+    torch.rand((), generator=generator)
+    return generator
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"objective": "llada"}, {"practice": 1.0}, {"objective": "bd3"}],
+    ids=["llada", "practice", "bd3"],
+)
+def test_it_learns(target: Target, options: dict[str, Any]) -> None:
+    recipe = recipe_for(target, window=4, windows=4, **options)
+    batch = chat(torch.arange(48).view(2, 24), 4)
+    optimizer = torch.optim.Adam(recipe.draft.parameters(), lr=5e-3)
+    with torch.no_grad():
+        before = recipe.figures(batch, seeded())
+    for step in range(20):
+        recipe.loss(batch, seeded(step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        after = recipe.figures(batch, seeded())
+    assert after["validation_loss"] < 0.8 * before["validation_loss"]
+    assert after["emitted_per_round"] >= before["emitted_per_round"]
