@@ -111,15 +111,18 @@ def content_lines(folder: Path) -> list[str]:
     return (folder / SAMPLES).read_text().splitlines()
 
 
-def test_sigint_loses_only_the_sample_in_flight(target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_loses_only_the_sample_in_flight(
+    target: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     out = tmp_path / "run"
     process = start(arguments(target, out, 0.0))
     wait_for_growth(out, process, by=2000)
     before = size(out)
     assert process.pid is not None
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     process.join(timeout=60)
-    assert process.exitcode == 130
+    assert process.exitcode == code
     assert size(out) >= before > 0
     assert finish(arguments(target, out, 0.0)) == 0
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import resource
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specbench.errors import UserError
-from specbench.records import MANIFEST, SAMPLES, Cell, Manifest, ModelId, Sample, to_line
+from specbench.records import (
+    MANIFEST,
+    SAMPLES,
+    SCHEMA,
+    Cell,
+    Manifest,
+    ModelId,
+    Sample,
+    load_manifest,
+    load_samples,
+    to_line,
+)
 from specbench.store import HELD, Store, refuse_another_machine
 
 CELL = Cell(
@@ -77,17 +90,101 @@ def test_held_samples_survive_and_move(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", [SAMPLES, HELD])
-def test_a_torn_last_line_is_cut_off(store: Store, name: str) -> None:
+def test_a_torn_last_line_is_cut_off(
+    store: Store, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     write = store.append if name == SAMPLES else store.hold
     write(sample("a"))
     store.close()
     path = store.folder / name
     whole = path.read_bytes()
     path.write_bytes(whole + to_line(sample("b")).encode()[:25])
+    assert list(load_samples(store.folder, name)) == [sample("a")]
+    assert [r.message.partition(" ")[0] for r in caplog.records] == [str(path)]
     with closing(Store(store.folder, manifest(CELL))) as again:
         assert path.read_bytes() == whole
+        assert [r.message.partition(" ")[0] for r in caplog.records] == [str(path)] * 2
         (again.append if name == SAMPLES else again.hold)(sample("b"))
     assert path.read_text() == to_line(sample("a")) + to_line(sample("b"))
+
+
+@pytest.mark.parametrize("spoilt", [b"{}\n", b"[1]\n", b"\xff\n", b'{"cell": \n', b"\n"])
+def test_a_line_in_the_middle_that_cannot_be_read_is_named(store: Store, spoilt: bytes) -> None:
+    store.append(sample("a"))
+    store.close()
+    path = store.folder / SAMPLES
+    path.write_bytes(path.read_bytes() + spoilt + to_line(sample("b")).encode())
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"samples\.jsonl, line 2, cannot be read"):
+        Store(store.folder, manifest(CELL))
+    assert path.read_bytes() == before
+
+
+def test_a_sample_of_an_unknown_cell_is_refused(store: Store) -> None:
+    store.append(replace(sample("a"), cell="0123456789"))
+    store.close()
+    with pytest.raises(UserError, match="sample a of a cell 0123456789 that its manifest"):
+        Store(store.folder, manifest(CELL))
+
+
+def test_a_newer_schema_asks_for_a_newer_specbench(store: Store) -> None:
+    store.close()
+    path = store.folder / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": SCHEMA + 1}))
+    with pytest.raises(UserError, match=rf"schema {SCHEMA + 1}, this .* take the newer specbench"):
+        load_manifest(store.folder)
+
+
+@contextmanager
+def room(folder: Path, more: int) -> Iterator[None]:
+    """No file may grow beyond the samples' size and ``more`` bytes: the disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (folder / SAMPLES).stat().st_size + more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
+    store.append(sample("a"))
+    with room(store.folder, 40), pytest.raises(UserError, match=r"run cannot be written \(File"):
+        store.append(sample("b"))
+    assert (store.folder / SAMPLES).read_text() == to_line(sample("a"))
+    assert list(store.done) == [sample("a").key]
+    store.append(sample("b"))
+    assert (store.folder / SAMPLES).read_text() == to_line(sample("a")) + to_line(sample("b"))
+
+
+def test_a_full_disk_while_forgetting_keeps_everything(store: Store) -> None:
+    for name in "ab":
+        store.append(sample(name))
+    before = (store.folder / SAMPLES).read_bytes()
+    with room(store.folder, -len(before) // 2 - 10), pytest.raises(UserError, match="cannot be wr"):
+        store.forget({sample("a").key})
+    assert (store.folder / SAMPLES).read_bytes() == before
+
+
+def test_a_full_disk_at_the_beginning(tmp_path: Path) -> None:
+    (tmp_path / SAMPLES).touch()
+    with room(tmp_path, 100), pytest.raises(UserError, match="cannot be written"):
+        Store(tmp_path / "run", manifest(CELL))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [SAMPLES]
+    Store(tmp_path / "run", manifest(CELL)).close()
+
+
+def test_what_is_forgotten_is_gone_and_the_lock_stays(store: Store) -> None:
+    for name in "ab":
+        store.append(sample(name))
+    store.forget({sample("a").key})
+    assert list(load_samples(store.folder)) == [sample("b")] == list(store.done.values())
+    with pytest.raises(UserError, match="Another process is writing"):
+        Store(store.folder, manifest(CELL))
+    store.append(sample("a"))
+    assert list(load_samples(store.folder)) == [sample("b"), sample("a")]
+    store.finish()
+    assert sorted(path.name for path in store.folder.iterdir()) == [MANIFEST, SAMPLES]
 
 
 def test_a_second_writer_is_refused(store: Store) -> None:
