@@ -1,7 +1,12 @@
 """All that a drafter's author may import."""
 
 from specbench.adaptive import AdaptiveLength, before_stop
-from specbench.candidates import draw_candidates, merge_chains, with_candidates
+from specbench.candidates import (
+    check_candidates,
+    draw_candidates,
+    merge_chains,
+    with_candidates,
+)
 from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import (
     Autoregressive,
@@ -35,6 +40,7 @@ __all__ = [
     "UserError",
     "before_stop",
     "cache_argument",
+    "check_candidates",
     "draw",
     "draw_candidates",
     "merge_chains",

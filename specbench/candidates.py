@@ -59,3 +59,16 @@ def with_candidates(
         return Proposal.chain(own)
     marginals = probabilities(logits, Sampling(temperature))
     return merge_chains(torch.cat([own[None], draw_candidates(marginals, count - 1, generator)]))
+
+
+def check_candidates(count: int, temperature: float) -> None:
+    """Whether the options `with_candidates` is given make sense.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if count < 1 or temperature <= 0:
+        raise ValueError(
+            "candidates must be at least 1 and draft_temperature above 0, not "
+            f"{count} and {temperature}"
+        )

@@ -19,6 +19,7 @@ from specbench.api import (
     Request,
     TargetView,
     UserError,
+    check_candidates,
     draw,
     probabilities,
     seeded_generator,
@@ -52,11 +53,7 @@ class DFlashOptions:
     draft_temperature: float = 1.5
 
     def __post_init__(self) -> None:
-        if self.candidates < 1 or self.draft_temperature <= 0:
-            raise ValueError(
-                "candidates must be at least 1 and draft_temperature above 0, not "
-                f"{self.candidates} and {self.draft_temperature}"
-            )
+        check_candidates(self.candidates, self.draft_temperature)
 
 
 class DFlash(Drafter):
