@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -53,27 +55,58 @@ class Timed:
 
 
 class PhaseProbe:
-    """Seconds spent in "draft", "verify" and "commit", waiting for the device at each end.
+    """Seconds by phase: the device's own events on CUDA, the clock elsewhere.
 
     A phase inside another one ("search" in "draft") counts for itself and not for the outer one.
-    The waiting itself costs time, so a pass with it gives shares and never headline figures.
+    Looking costs time, so a pass with it gives shares and never headline figures.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
         self._device = device
-        self._inner = 0.0
+        self._phases: list[_Phase] = []
+        self._open: list[_Phase] = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        synchronise(self._device)
-        before, self._inner = self._inner, 0.0
-        start = now()
+        phase = _Phase(name, self._open[-1] if self._open else None, _mark(self._device))
+        self._phases.append(phase)
+        self._open.append(phase)
         yield
+        self._open.pop()
+        phase.end = _mark(self._device)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by name of phase, of all that has ended."""
         synchronise(self._device)
-        took = now() - start
-        self.seconds[name] += took - self._inner
-        self._inner = before + took
+        totals: dict[str, float] = defaultdict(float)
+        for phase in self._phases:
+            took = _between(phase.start, phase.end)
+            totals[phase.name] += took
+            if phase.outer is not None:
+                totals[phase.outer.name] -= took
+        return dict(totals)
+
+
+@dataclass
+class _Phase:
+    name: str
+    outer: _Phase | None
+    start: Any
+    end: Any = None
+
+
+def _mark(device: torch.device) -> Any:
+    """This moment: an event in the device's stream on CUDA, seconds elsewhere."""
+    if device.type != "cuda":
+        return now()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _between(start: Any, end: Any) -> float:
+    return end - start if isinstance(start, float | int) else start.elapsed_time(end) / 1e3
 
 
 def timed_sample(
@@ -96,13 +129,22 @@ def timed_sample(
     _reset_peak_memory(target.device)
     synchronise(target.device)
     start = now()
+    probe = probe or NullProbe()
     verifier = Verifier(
-        target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps, drafter.rule
+        target,
+        sampling,
+        seed,
+        len(prompt),
+        budget,
+        drafter.width,
+        drafter.taps,
+        drafter.rule,
+        probe,
     )
     first = verifier.prefill(prompt)
     synchronise(target.device)
     prefilled = now()
-    request = Request(sampling, seed, verifier.capacity, probe or NullProbe())
+    request = Request(sampling, seed, verifier.capacity, probe)
     done = tuple(rounds(verifier, drafter, first, budget, stop_ids, request))
     synchronise(target.device)
     end = now()
@@ -120,6 +162,54 @@ def timed_sample(
 def warm_up(target: Target, drafter: Drafter, prompt: list[int], sampling: Sampling) -> None:
     """Decode a few tokens that nobody counts: kernels, buffers and caches come into being."""
     timed_sample(target, drafter, prompt, WARM_UP_TOKENS, sampling=sampling, seed=0)
+
+
+class EnergyMeter:
+    """Joules a device has taken since some moment, where the driver or the kernel tells.
+
+    NVIDIA's total energy counter through NVML (the optional package nvidia-ml-py), or the
+    processor packages' RAPL counters in the kernel's powercap folder.
+    """
+
+    def __init__(self, device: torch.device, powercap: Path = Path("/sys/class/powercap")) -> None:
+        self._read = _nvml(device) if device.type == "cuda" else _rapl(powercap)
+        self._start = self._read() if self._read else None
+
+    def joules(self) -> float | None:
+        """Since the meter was made; None where nothing tells, or a counter wrapped around."""
+        if self._read is None or self._start is None:
+            return None
+        end = self._read()
+        return end - self._start if end is not None and end >= self._start else None
+
+
+def _rapl(powercap: Path) -> Callable[[], float | None] | None:
+    counters = sorted(powercap.glob("intel-rapl:[0-9]/energy_uj"))
+    if not counters:
+        return None
+
+    def read() -> float | None:
+        try:
+            return sum(int(counter.read_text()) for counter in counters) / 1e6
+        except (OSError, ValueError):  # Since 2020 only root may read them on most systems.
+            return None
+
+    return read
+
+
+def _nvml(device: torch.device) -> Callable[[], float | None] | None:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    except (ImportError, AttributeError):
+        return None
+    except pynvml.NVMLError:
+        return None
+    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
 
 
 def _reset_peak_memory(device: torch.device) -> None:

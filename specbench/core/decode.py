@@ -74,7 +74,7 @@ def rounds(
         tokens, finish = cut(commit.tokens, left, stop_ids)
         left -= len(tokens)
         if finish is None:
-            with probe.phase("commit"):
+            with probe.phase("update"):
                 session.commit(commit)
         yield Round(len(proposal), commit.accepted, tokens, finish)
 

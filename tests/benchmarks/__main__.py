@@ -159,7 +159,7 @@ def package(target: Target, draft: str) -> Arm:
 def show_phases(target: Target, prompts: list[list[int]], tokens: int) -> None:
     """Where a round's time goes, from a traced pass of its own: never the headline figures."""
     table = Table(
-        *("drafter", "AAL", "draft ms/round", "verify ms/round", "commit ms/round"),
+        *("drafter", "AAL", "draft ms/round", "verify ms/round", "update ms/round"),
         *("draft phase / its forwards", "outside forwards %"),
     )
     for name in ("autoregressive", "prompt-lookup", "draft-model", "dflash", "eagle3-chain16",
@@ -186,8 +186,9 @@ def traced(
     rounds = sum(len(one.rounds) for one in done)
     emitted = sum(len(r.tokens) for one in done for r in one.rounds)
     total = sum(one.decode_seconds + one.prefill_seconds for one in done)
-    phases = [probe.seconds[name] for name in ("draft", "verify", "commit")]
-    drafted = probe.seconds["draft"] + probe.seconds["commit"]
+    spent = probe.seconds
+    phases = [spent["draft"], spent["verify"] + spent["accept"], spent["update"]]
+    drafted = spent["draft"] + spent["update"]
     inside = drafting[0] + verifying[0]
     return (
         f"{emitted / rounds:.2f}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -122,7 +124,31 @@ def test_one_token_is_no_round(target: Target, clock: Clock) -> None:
 def test_phase_probe_splits_a_round(target: Target, clock: Clock) -> None:
     probe = measure.PhaseProbe(target.device)
     measure.timed_sample(target, Slow(clock), PROMPT, 4, sampling=Sampling(), seed=0, probe=probe)
-    assert probe.seconds == {"draft": 5 + 3 * 2, "verify": 0, "commit": 2}
+    assert probe.seconds == {"draft": 5 + 3 * 2, "verify": 0, "accept": 0, "update": 2}
+
+
+def test_an_inner_phase_is_not_counted_twice(clock: Clock) -> None:
+    probe = measure.PhaseProbe(torch.device("cpu"))
+    with probe.phase("draft"):
+        clock.seconds += 2
+        for _ in range(2):
+            with probe.phase("search"):
+                clock.seconds += 3
+        clock.seconds += 1
+    assert probe.seconds == {"draft": 3, "search": 6}
+
+
+def test_energy_is_what_the_counters_rose_by(tmp_path: Path) -> None:
+    for package, microjoules in enumerate((1_000_000, 500_000)):
+        (tmp_path / f"intel-rapl:{package}").mkdir()
+        (tmp_path / f"intel-rapl:{package}" / "energy_uj").write_text(f"{microjoules}\n")
+    meter = measure.EnergyMeter(torch.device("cpu"), tmp_path)
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("2500000\n")
+    assert meter.joules() == 2
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("0\n")
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("0\n")
+    assert meter.joules() is None
+    assert measure.EnergyMeter(torch.device("cpu"), tmp_path / "none").joules() is None
 
 
 def test_warm_up_fits_the_context(target: Target) -> None:
