@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
+from specbench.cli.generate import generate
 from specbench.cli.listing import app as list_app
 from specbench.cli.report import report
 from specbench.cli.run import run
@@ -45,6 +46,7 @@ def options(
 
 app.command()(run)
 app.command()(report)
+app.command()(generate)
 app.add_typer(list_app, name="list")
 app.add_typer(train_app, name="train")
 

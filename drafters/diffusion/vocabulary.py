@@ -1,0 +1,220 @@
+"""Between a drafter's token ids and the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, Qwen2Tokenizer
+
+from drafters.diffusion.model import DiffusionModel
+from specbench.api import TargetView, UserError
+
+MIN_SHARE = 0.5
+"""Share of the target's tokens that must have a partner before vocabularies are mapped."""
+
+
+class Vocabulary:
+    """Which drafter id says what a target id says.
+
+    Partners are ids with exactly the same token string. A drafter's id without a partner is never
+    drafted. A committed token without one is spelled with the longest pieces of its string that
+    the drafter has; what it cannot spell is left out of what it sees, which may cost acceptance
+    and never changes the output.
+
+    Args:
+        partner: target id to drafter id.
+        spelled: the drafter's ids for other target ids; where an id is in neither it is left out.
+        width: of the target's logits.
+        drafter_width: of the drafter's logits.
+        stop_ids: the drafter's ids that end a text; all of them mean ``stop``.
+        stop: the target's own stop id, None where it names none.
+        share: of the target's tokens that have a partner.
+
+    Attributes:
+        stop: the target id that the drafter's stop ids became, None where it has none.
+    """
+
+    def __init__(
+        self,
+        partner: Mapping[int, int],
+        *,
+        width: int,
+        drafter_width: int,
+        device: torch.device,
+        spelled: Mapping[int, tuple[int, ...]] | None = None,
+        stop_ids: Iterable[int] = (),
+        stop: int | None = None,
+        share: float = 1.0,
+    ) -> None:
+        self.width = width
+        self.share = share
+        self._known = {ours: (theirs,) for ours, theirs in partner.items()} | dict(spelled or {})
+        # The last column stands for "no partner": it is -inf.
+        index = torch.full((width,), drafter_width)
+        back = torch.full((drafter_width,), -1)
+        for ours, theirs in partner.items():
+            if ours < width and theirs < drafter_width:
+                index[ours] = theirs
+                back[theirs] = ours
+        stops = sorted(i for i in stop_ids if i < drafter_width) if stop is not None else []
+        self.stop = stop if stops else None
+        if stops and stop is not None:
+            own = int(index[stop])
+            stops = sorted({*stops, *([own] if own < drafter_width else [])})
+            index[torch.isin(index, torch.tensor(stops))] = drafter_width
+            back[stops] = stop
+        self._stops = torch.tensor(stops, dtype=torch.long, device=device)
+        self._index = index.to(device)
+        self._back = back.to(device)
+        self._unsayable = self._back < 0
+
+    def capacity(self, positions: int) -> int:
+        """Drafter positions to keep for so many target positions: spelling takes more."""
+        return positions if all(len(ids) == 1 for ids in self._known.values()) else 2 * positions
+
+    def prefix(self, tokens: Iterable[int]) -> list[int]:
+        """Committed target ids as the drafter is shown them."""
+        return [theirs for token in tokens for theirs in self._known.get(token, ())]
+
+    def logits(self, drafted: Tensor) -> Tensor:
+        """Drafter logits ``[..., drafter_width]`` to the target's ids, ``[..., width]``.
+
+        All the drafter's stop ids together become the target's stop id.
+        """
+        padded = torch.nn.functional.pad(drafted, (0, 1), value=-torch.inf)
+        out = padded[..., self._index]
+        if self.stop is not None:
+            out[..., self.stop] = drafted[..., self._stops].logsumexp(-1)
+        return out
+
+    def sayable(self, drafted: Tensor) -> Tensor:
+        """Drafter logits with every id that the target lacks at -inf."""
+        return drafted.masked_fill(self._unsayable, -torch.inf)
+
+    def tokens(self, drafted: Tensor) -> Tensor:
+        """Drafter ids to target ids, of those that `sayable` leaves."""
+        return self._back[drafted]
+
+
+def match(
+    target: TargetView, model: DiffusionModel, revision: str | None, map_vocabulary: bool, who: str
+) -> Vocabulary:
+    """How ``model`` drafts for ``target``.
+
+    The vocabularies are taken as one where they differ in nothing but added (special) tokens:
+    diffusion models add a mask to the tokenizer they start from. A drafter without tokenizer
+    files is taken to have the target's ids if it has as many (one more may be its mask).
+
+    Args:
+        model: the drafter, with the folder or hub id it came from as its name.
+        map_vocabulary: whether other vocabularies are mapped by exact token strings.
+        who: the drafter's name, for messages.
+
+    Raises:
+        UserError: the vocabularies differ and are not to be mapped, or share too little.
+    """
+    stops: dict[str, Any] = {"stop_ids": model.stop_ids, "stop": _stop(target)}
+    sizes: dict[str, Any] = {
+        "width": target.vocab_size,
+        "drafter_width": model.vocab_size,
+        "device": target.device,
+    }
+    tokenizer = load_tokenizer(model.name, revision)
+    if tokenizer is None or target.tokenizer is None:
+        _require_same_size(target, model, tokenizer, who)
+        return Vocabulary(_same_ids(target.vocab_size, model), **sizes, **stops)
+    ours, theirs = target.tokenizer.get_vocab(), tokenizer.get_vocab()
+    differing = _differing(ours, theirs, _added(target.tokenizer) | _added(tokenizer))
+    partner = {i: theirs[token] for token, i in ours.items() if token in theirs}
+    partner = {i: j for i, j in partner.items() if j != model.mask_id}
+    share = len(partner) / len(ours)
+    if differing and not map_vocabulary:
+        raise UserError(
+            f"The draft {model.name!r} has another tokenizer than the target {target.name!r}: "
+            f"{len(theirs)} tokens against {len(ours)}, first differing {differing}. Take a draft "
+            f"of the target's family, or map what they share ({share:.0%} of the target's tokens) "
+            f"with --set {who}.map_vocabulary=true."
+        )
+    if differing and share < MIN_SHARE:
+        raise UserError(
+            f"Only {share:.0%} of the tokens of target {target.name!r} are in the vocabulary of "
+            f"the draft {model.name!r}, and {who}.map_vocabulary needs {MIN_SHARE:.0%}: take a "
+            "draft whose tokenizer is closer to the target's."
+        )
+    missing = {token: i for token, i in ours.items() if i not in partner}
+    spelled = _spellings(missing, {t: i for t, i in theirs.items() if i != model.mask_id})
+    return Vocabulary(partner, **sizes, **stops, spelled=spelled, share=share)
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> Any:
+    """A drafter's tokenizer without remote code, or None where it has none.
+
+    Dream's own class is Qwen2's under another name and only known to its remote code, so files
+    that `AutoTokenizer` refuses are tried as Qwen2's.
+    """
+    for kind in (AutoTokenizer, Qwen2Tokenizer):
+        try:
+            found = kind.from_pretrained(name, revision=revision, trust_remote_code=False)
+        except (OSError, ValueError, TypeError):
+            continue
+        # Where there are no files transformers may make one up that knows special tokens only.
+        if set(found.get_vocab()) - set(found.all_special_tokens):
+            return found
+    return None
+
+
+def _stop(target: TargetView) -> int | None:
+    """The id that ends the target's answers: the tokenizer's, else the config's first."""
+    for holder in (target.tokenizer, target.config):
+        eos = getattr(holder, "eos_token_id", None)
+        if eos is not None:
+            return int(eos[0] if isinstance(eos, list) else eos)
+    return None
+
+
+def _require_same_size(target: TargetView, model: DiffusionModel, tokenizer: Any, who: str) -> None:
+    rows = model.decoder.config.vocab_size
+    if tokenizer is not None or rows not in (target.vocab_size, target.vocab_size + 1):
+        without = model.name if tokenizer is None else target.name
+        raise UserError(
+            f"The target {target.name!r} has {target.vocab_size} token ids and the draft "
+            f"{model.name!r} has {rows}, and {without!r} has no tokenizer to compare them by: put "
+            f"its tokenizer files beside its weights, or give {who} a draft with the target's ids."
+        )
+
+
+def _same_ids(size: int, model: DiffusionModel) -> dict[int, int]:
+    return {i: i for i in range(min(size, model.decoder.config.vocab_size)) if i != model.mask_id}
+
+
+def _added(tokenizer: Any) -> set[str]:
+    return {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
+
+
+def _differing(ours: dict[str, int], theirs: dict[str, int], added: set[str]) -> str:
+    """The first ordinary tokens whose ids differ, for a person; empty where none do."""
+    tokens = (ours.keys() | theirs.keys()) - added
+    faults = [t for t in tokens if ours.get(t) != theirs.get(t)]
+    faults.sort(key=lambda token: (ours.get(token, len(ours)), token))
+    return ", ".join(f"{t!r} (id {ours.get(t)}, {theirs.get(t)})" for t in islice(faults, 3))
+
+
+def _spellings(missing: dict[str, int], theirs: dict[str, int]) -> dict[int, tuple[int, ...]]:
+    """Each missing token's string in the longest pieces the drafter has, from the left."""
+    return {i: tuple(_pieces(token, theirs)) for token, i in missing.items()}
+
+
+def _pieces(token: str, theirs: dict[str, int]) -> list[int]:
+    found = []
+    start = 0
+    while start < len(token):
+        ends = range(len(token), start, -1)
+        end = next((end for end in ends if token[start:end] in theirs), None)
+        if end is not None:
+            found.append(theirs[token[start:end]])
+        start = end or start + 1
+    return found
