@@ -6,5 +6,5 @@ from pathlib import Path
 def resolve(name: str) -> str:
     """The folder of an embedded model (``tiny-target``); any other name comes back unchanged."""
     folder = Path(__file__).parent / name
-    embedded = Path(name).name == name and (folder / "config.json").is_file()
+    embedded = Path(name).name == name and (folder / "card.json").is_file()
     return str(folder) if embedded else name

@@ -1,0 +1,232 @@
+"""DiffuSpec (arXiv 2510.02358): a diffusion language model's pass, searched from left to right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.prefix import CACHES
+from drafters.diffusion.sampling import ORDERS, Ranked, denoise
+from drafters.diffusion.vocabulary import match
+from drafters.diffuspec.lattice import STOP_RULES, build_lattice
+from drafters.diffuspec.scorer import load_scorer
+from drafters.diffuspec.search import search_path
+from specbench.api import (
+    AdaptiveLength,
+    Commit,
+    Drafter,
+    DraftSession,
+    Proposal,
+    Request,
+    Sampling,
+    TargetView,
+    UserError,
+    before_stop,
+    seeded_generator,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of `DiffuSpec`; the defaults are the paper's.
+
+    Attributes:
+        model: hub id or folder of the masked-diffusion model.
+        revision: of the hub id.
+        search: choose the path by CPS; False drafts the most likely token of every position.
+        scorer: folder of an n-gram scorer, or a causal LM with the target's tokenizer; None takes
+            the embedded one, which fits the embedded family.
+        beam: unfinished paths that the search keeps.
+        weight: of the diffusion model in a path's score (lambda); the scorer has the rest.
+        mass: probability that a position's candidates hold together (tau).
+        max_candidates: the most candidates of a position, the stop token aside.
+        stop_rule: where a path may end in the stop token, one of `lattice.STOP_RULES`.
+        adaptive: adapt the draft length from round to round (ADL).
+        k_min, k_max, delta, rho: of the adaptive length; see `AdaptiveLength`.
+        tokens: the draft length without ``adaptive``.
+        steps: forwards a draft takes; those before the last fill the slots the model is surest of.
+        cache: "none", "prefix_causal" (an approximation) or "block"; see `diffusion.prefix`.
+        map_vocabulary: draft for a target with another tokenizer, through the tokens they share.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    search: bool = True
+    scorer: str | None = None
+    beam: int = 3
+    weight: float = 0.5
+    mass: float = 0.8
+    max_candidates: int = 15
+    stop_rule: str = "first-raw"
+    adaptive: bool = True
+    k_min: int = 20
+    k_max: int = 30
+    delta: int = 10
+    rho: float = 0.5
+    tokens: int = 30
+    steps: int = 1
+    cache: str = "none"
+    map_vocabulary: bool = False
+
+    def __post_init__(self) -> None:
+        for option in ("beam", "max_candidates", "tokens", "steps"):
+            if getattr(self, option) < 1:
+                raise ValueError(f"{option} must be at least 1, not {getattr(self, option)}")
+        if not 0 <= self.weight <= 1 or not 0 < self.mass <= 1:
+            raise ValueError(
+                f"weight must lie in [0, 1] and mass in (0, 1], not {self.weight} and {self.mass}"
+            )
+        for option, known in (("stop_rule", STOP_RULES), ("cache", CACHES)):
+            if getattr(self, option) not in known:
+                given = getattr(self, option)
+                raise ValueError(f"{option} is one of {', '.join(known)}, not {given!r}")
+        self.length()
+
+    def length(self) -> AdaptiveLength:
+        """The length of the first draft, and how it goes on; a fixed one keeps its bounds."""
+        if self.adaptive:
+            return AdaptiveLength(self.k_min, self.k_max, self.delta, self.rho)
+        return AdaptiveLength(self.tokens, self.tokens)
+
+
+class DiffuSpec(Drafter):
+    """One pass of a diffusion model, the path chosen by CPS, the length by ADL."""
+
+    name = "diffuspec"
+    Options = Options
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {
+            "family": self.model.family.name,
+            "approximate": self.options.cache == "prefix_causal",
+            "shared_vocabulary": round(self.vocabulary.share, 4),
+            "scorer": None if self.scorer is None else self.scorer.kind,
+        }
+
+    def bind(self, target: TargetView) -> None:
+        """Load the diffusion model, in the target's dtype and on its device, and the scorer.
+
+        Raises:
+            UserError: no model is named, one cannot be loaded or have that cache, or a vocabulary
+                is not the target's.
+        """
+        options = self.options
+        if options.model is None:
+            raise UserError(
+                "diffuspec needs a masked-diffusion model: give its folder or hub id "
+                "(--draft-model)."
+            )
+        self.width = options.length().length
+        self.scorer = load_scorer(options.scorer, target) if options.search else None
+        self.model = DiffusionModel.load(
+            options.model, options.revision, device=target.device, dtype=target.dtype
+        )
+        self.model.open(1, options.cache)  # Refuses here what it would refuse in a run.
+        self.vocabulary = match(
+            target, self.model, options.revision, options.map_vocabulary, self.name
+        )
+
+    def open(self, request: Request) -> DraftSession:
+        return DiffuSpecSession(self, request)
+
+
+class DiffuSpecSession(DraftSession):
+    """One sequence: the committed tokens as the diffusion model and as the scorer see them."""
+
+    def __init__(self, drafter: DiffuSpec, request: Request) -> None:
+        self._options = drafter.options
+        self._model = drafter.model
+        self._vocabulary = drafter.vocabulary
+        self._probe = request.probe
+        wanted = drafter.vocabulary.capacity(request.capacity)
+        self._capacity = min(wanted, drafter.model.context_limit)
+        self._prefix = drafter.model.open(self._capacity, drafter.options.cache)
+        self._scorer = drafter.scorer and drafter.scorer.open(
+            request.capacity, drafter.options.beam * drafter.width
+        )
+        self._length = drafter.options.length()
+        stops = [] if drafter.vocabulary.stop is None else [drafter.vocabulary.stop]
+        self._stops = torch.tensor(stops, dtype=torch.long, device=drafter.model.device)
+        self._generated: Tensor | None = None
+        self._generator = seeded_generator(request.seed, "draft", drafter.model.device)
+        self._full = False
+
+    @torch.inference_mode()
+    def commit(self, commit: Commit) -> None:
+        if self._generated is not None:
+            self._length.update(int(self._generated), commit.accepted)
+        tokens = self._vocabulary.prefix(commit.tokens)
+        # A prefix with a gap would be worse than none: it goes on without drafts.
+        self._full = self._full or self._prefix.length + len(tokens) > self._capacity
+        if not self._full:
+            self._prefix.extend(tokens)
+        if self._scorer is not None:
+            self._scorer.extend(commit.tokens)
+
+    @torch.inference_mode()
+    def propose(self, budget: int) -> Proposal:
+        room = 0 if self._full else self._capacity - self._prefix.length
+        count = min(budget, self._length.length, room)
+        if count < 1 or self._prefix.length == 0:
+            self._generated = None
+            return Proposal.chain(torch.empty(0, dtype=torch.long, device=self._model.device))
+        logits = self._vocabulary.logits(self._passes(count))
+        raw = logits.argmax(-1)
+        self._generated = before_stop(raw, self._stops)
+        if self._scorer is None:
+            return Proposal.chain(raw)
+        with self._probe.phase("search"):
+            path = self._search(logits)
+        return Proposal.chain(torch.tensor(path, device=raw.device))
+
+    def _search(self, logits: Tensor) -> tuple[int, ...]:
+        """The best path through the lattice of ``[count, vocabulary]`` logits, target ids."""
+        options, stop = self._options, self._vocabulary.stop
+        lattice = build_lattice(
+            logits,
+            mass=options.mass,
+            most=options.max_candidates,
+            stop=stop,
+            stop_rule=options.stop_rule,
+        )
+        assert self._scorer is not None, "there is no search without a scorer"
+        return search_path(
+            lattice,
+            self._scorer,
+            beam=options.beam,
+            weight=options.weight,
+            stop=stop,
+            by_mean=options.stop_rule == "mean",
+        ).tokens
+
+    def _passes(self, count: int) -> Tensor:
+        """``[count, vocabulary]`` logits, drafter ids; of a slot that a step filled, that step's.
+
+        (A model is not trained to predict what it can see, so the last pass says nothing new
+        about the filled slots.)
+        """
+        if self._options.steps == 1:
+            return self._prefix.predict_block(count)
+        order, counts = ORDERS["low_confidence"]
+        contents = torch.full((count,), self._model.mask_id, device=self._model.device)
+        slots = torch.arange(count, device=self._model.device)
+        steps = counts(count, min(self._options.steps, count), self._generator)
+        choice = Ranked(slots, steps, order, self._generator)
+        kept: list[Tensor] = []
+
+        def predict(block: Tensor) -> Tensor:
+            kept.append(self._vocabulary.sayable(self._prefix.predict_given(block)))
+            return kept[-1]
+
+        filled = [
+            step.slots for step in denoise(predict, contents, choice, Sampling(), self._generator)
+        ]
+        logits = torch.empty_like(kept[0])
+        for rows, found in zip(filled, kept, strict=True):
+            logits[rows] = found[rows]
+        return logits

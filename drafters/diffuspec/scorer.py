@@ -1,0 +1,205 @@
+"""Causal scorers: log-probabilities of tokens after a path, from left to right.
+
+An n-gram model (KenLM, `specbench train ngram`) or any causal LM with the target's vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specbench.api import KVCache, Proposal, Target, TargetView, UserError
+from specbench.training.ngram import ScorerFacts, load_kenlm, tokenizer_hash
+from specbench.zoo import resolve
+
+EMBEDDED = "tiny-ngram"
+"""The scorer that comes with specbench, made for the embedded family's tokenizer."""
+FLOOR = -99.0
+"""A log-probability for what a scorer holds impossible; finite, since infinity times 0 is none."""
+
+Scores = NDArray[np.float64]
+
+
+class ScorerContext(Protocol):
+    """One sequence. A state stands for the committed tokens and a path behind them."""
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Append committed tokens, target ids."""
+
+    def start(self) -> Any:
+        """The state of the empty path."""
+
+    def score(self, states: Sequence[Any], tokens: Sequence[int]) -> Scores:
+        """``[states, tokens]`` natural log-probabilities; the states' paths are equally long."""
+
+    def step(self, state: Any, token: int) -> Any:
+        """The state with one token more."""
+
+
+class Scorer(Protocol):
+    """A causal model, loaded once; ``kind`` says which, for the record of a run."""
+
+    kind: str
+
+    def open(self, capacity: int, paths: int) -> ScorerContext:
+        """Start a sequence of at most ``capacity`` positions.
+
+        Args:
+            paths: the most tokens that the states of one `score` call have together.
+        """
+
+
+def load_scorer(name: str | None, target: TargetView) -> Scorer:
+    """The scorer in a folder, by an embedded name or by a hub id; None takes the embedded one.
+
+    Raises:
+        UserError: nothing usable there, or it was made for another tokenizer.
+    """
+    folder = Path(resolve(name or EMBEDDED))
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return CausalScorer.load(str(name), target)
+    facts = ScorerFacts.read(folder)
+    fits = _identity(target.tokenizer, target.vocab_size) == (facts.vocabulary, facts.tokenizer)
+    if not fits and name is None:
+        raise UserError(
+            f"diffuspec searches with a causal scorer for the tokenizer of {target.name!r}, and "
+            "none comes with specbench: make one with `specbench train ngram --target "
+            f"{target.name} --corpus FILE --out FOLDER` and name it with "
+            "--set diffuspec.scorer=FOLDER, or take --set diffuspec.search=false."
+        )
+    if not fits:
+        raise UserError(
+            f"The scorer {name!r} was counted with another tokenizer ({facts.vocabulary} ids) than "
+            f"that of {target.name!r}: count one with `specbench train ngram --target "
+            f"{target.name}`."
+        )
+    return NgramScorer(folder / facts.file)
+
+
+class NgramScorer:
+    """A KenLM model whose words are decimal token ids."""
+
+    def __init__(self, path: Path) -> None:
+        self.model = load_kenlm(path)
+        self.kind = f"{self.model.order}-gram"
+
+    def open(self, capacity: int, paths: int) -> NgramContext:
+        return NgramContext(self.model)
+
+
+class NgramContext:
+    """States are KenLM's. Only the last order - 1 tokens count, so only they are kept."""
+
+    def __init__(self, model: Any) -> None:
+        import kenlm
+
+        self._model = model
+        self._state = kenlm.State
+        self._spare = kenlm.State()
+        self._tail: list[int] = []
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        self._tail = [*self._tail, *tokens][-(self._model.order - 1) :]
+
+    def start(self) -> Any:
+        state = self._state()
+        if len(self._tail) < self._model.order - 1:
+            self._model.BeginSentenceWrite(state)
+        else:
+            self._model.NullContextWrite(state)
+        for token in self._tail:
+            state = self.step(state, token)
+        return state
+
+    def score(self, states: Sequence[Any], tokens: Sequence[int]) -> Scores:
+        score, after = self._model.BaseScore, self._spare
+        words = [str(token) for token in tokens]
+        return math.log(10) * np.array([[score(s, word, after) for word in words] for s in states])
+
+    def step(self, state: Any, token: int) -> Any:
+        after = self._state()
+        self._model.BaseScore(state, str(token), after)
+        return after
+
+
+class CausalScorer:
+    """A small causal LM with the target's vocabulary."""
+
+    def __init__(self, model: Target) -> None:
+        self.model = model
+        self.kind = f"causal LM, {model.num_layers} layers"
+
+    @classmethod
+    def load(cls, name: str, target: TargetView) -> CausalScorer:
+        """In the target's dtype, on its device.
+
+        Raises:
+            UserError: it cannot be loaded, or has another tokenizer.
+        """
+        model = Target.load(resolve(name), device=target.device, dtype=target.dtype)
+        ours = _identity(target.tokenizer, target.vocab_size)
+        if _identity(model.tokenizer, model.vocab_size) != ours:
+            raise UserError(
+                f"The scorer {name!r} has another tokenizer than the target {target.name!r}: take "
+                "a causal LM of the target's family."
+            )
+        return cls(model)
+
+    def open(self, capacity: int, paths: int) -> CausalContext:
+        return CausalContext(self.model, capacity, paths)
+
+
+class CausalContext:
+    """States are the paths themselves.
+
+    All paths run as parallel chains behind the last committed token, again at every depth: the
+    cache keeps committed tokens only.
+    """
+
+    def __init__(self, model: Target, capacity: int, paths: int) -> None:
+        self._model = model
+        limit = model.context_limit
+        self._limit = capacity if limit is None else min(capacity, limit)
+        self._cache = KVCache(model.num_layers, self._limit + paths)
+        self._pending: list[int] = []
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        last = self._model.vocab_size - 1  # The target's unused padding rows may be more.
+        self._pending += [min(token, last) for token in tokens]
+
+    def start(self) -> tuple[int, ...]:
+        ids = torch.tensor(self._pending[:-1], device=self._model.device)
+        if len(ids) and self._cache.length + len(ids) <= self._limit:
+            tree = Proposal.chain(ids[1:]) if self._cache.length else None
+            self._model.forward(ids, self._cache, tree=tree, last_only=True)
+            self._pending = self._pending[-1:]
+        return ()
+
+    def score(self, states: Sequence[tuple[int, ...]], tokens: Sequence[int]) -> Scores:
+        depth, start = len(states[0]), self._cache.length
+        if len(self._pending) > 1 or start + 1 + depth > self._limit:
+            return np.zeros((len(states), len(tokens)))  # Past its context it has no opinion.
+        paths = torch.tensor(states, dtype=torch.long, device=self._model.device)
+        anchor = paths.new_tensor(self._pending)
+        tree = Proposal.chains(paths.view(len(states), depth))
+        logits, _ = self._model.forward(torch.cat([anchor, tree.tokens]), self._cache, tree=tree)
+        self._cache.truncate(start)
+        rows = torch.arange(1, len(states) + 1, device=paths.device) * depth
+        missing = max(0, max(tokens) + 1 - logits.shape[-1])
+        padded = torch.nn.functional.pad(logits[rows].float(), (0, missing), value=-torch.inf)
+        scores = padded.log_softmax(-1)[:, list(tokens)].clamp(min=FLOOR)
+        return scores.double().cpu().numpy()
+
+    def step(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
+        return (*state, min(token, self._model.vocab_size - 1))
+
+
+def _identity(tokenizer: Any, ids: int) -> tuple[int, str]:
+    """How many ids a tokenizer has, and its hash; without one, the model's own number."""
+    return ids if tokenizer is None else len(tokenizer.get_vocab()), tokenizer_hash(tokenizer)
