@@ -13,16 +13,17 @@ import torch
 
 from specbench import chat, registry
 from specbench.arms import Failure, Ready, attempt, load
-from specbench.core.drafter import Drafter
+from specbench.core.drafter import Drafter, Probe
 from specbench.core.target import Target
 from specbench.environment import environment
 from specbench.errors import UserError
 from specbench.lossless import judge, measure_tolerance
-from specbench.measure import Timed, timed_sample, warm_up
+from specbench.measure import EnergyMeter, PhaseProbe, Timed, timed_sample, warm_up
 from specbench.plan import Plan
 from specbench.records import Cell, Manifest, Sample, Verdict, is_broken
 from specbench.store import Key, Store, refuse_another_machine
 from specbench.suite import Prompt
+from specbench.traces import Trace
 
 SAME_TEXT = frozenset({"walk", "select"})
 """Rules whose text equals plain sampling with the same seed."""
@@ -69,12 +70,19 @@ class Ask:
 
 
 def run(
-    plan: Plan, folder: Path, command: str, observer: Observer, *, retry_failed: bool = False
+    plan: Plan,
+    folder: Path,
+    command: str,
+    observer: Observer,
+    *,
+    retry_failed: bool = False,
+    trace: int = 0,
 ) -> Outcome:
     """Run ``plan`` into ``folder``, or the rest of it.
 
     With ``retry_failed``, samples that failed before are measured once more, and with a failed
-    baseline all that waited for it.
+    baseline all that waited for it. Then ``trace`` prompts a suite are decoded once more, to see
+    where the time of a round goes.
 
     Raises:
         UserError: a model that does not load or fit, or a folder that holds something else.
@@ -98,7 +106,9 @@ def run(
             if not store.fresh:
                 refuse_another_machine(folder, store.manifest, manifest)
             store.forget(again)
-            _Run(plan, target, arms, store, observer).all()
+            measuring = _Run(plan, target, arms, store, observer)
+            measuring.all()
+            measuring.trace(trace)
         store.finish()
     finally:
         store.close()
@@ -164,6 +174,38 @@ class _Run:
             if keys[0] in self.store.done:
                 self._release(number, ask, keys[0])
 
+    def trace(self, count: int) -> None:
+        """The first turn of ``count`` prompts a suite, once more, under a probe."""
+        for number, suite in enumerate(self.plan.suites):
+            for prompt in suite.prompts[:count]:
+                ask = attempt(partial(self._ask, number, prompt, 1))
+                for arm in self.arms:
+                    key = (arm.cells[number].id, prompt.id, 1)
+                    answered = self.store.done[key].status == "ok"
+                    if not answered or key in self.store.traced or isinstance(ask, Failure):
+                        continue
+                    self.observer.measuring(arm.cells[number], f"{prompt.id}, traced", 1)
+                    trace = attempt(partial(self._traced, arm, key, ask))
+                    # What fails under the probe has answered without it: there is its record.
+                    if not isinstance(trace, Failure):
+                        self.store.trace(trace)
+
+    def _traced(self, arm: Ready, key: Key, ask: Ask) -> Trace:
+        assert not isinstance(arm.drafter, Failure), "it has answered"
+        probe, meter = PhaseProbe(self.target.device), EnergyMeter(self.target.device)
+        timed = self._timed(arm.drafter, ask, probe)
+        joules = meter.joules()
+        seconds = probe.seconds
+        seconds["rest"] = max(0.0, timed.decode_seconds - sum(seconds.values()))
+        return Trace(
+            *key,
+            rounds=len(timed.rounds),
+            emitted=sum(len(r.tokens) for r in timed.rounds),
+            rows=sum(r.drafted + 1 for r in timed.rounds),
+            seconds=seconds,
+            joules=joules,
+        )
+
     def _ask(self, number: int, prompt: Prompt, turn: int) -> Ask:
         """Earlier turns carry the baseline's answers, so that all arms are asked the same."""
         messages: list[dict[str, str]] = []
@@ -187,6 +229,8 @@ class _Run:
         if isinstance(arm.drafter, Failure):
             return Sample(*key, status="error", error=arm.drafter.text)
         self._warm_up(ask)
+        if arm.drafter.rehearses:
+            attempt(partial(self._timed, arm.drafter, ask))
         timed = attempt(partial(self._timed, arm.drafter, ask))
         if isinstance(timed, Failure):
             return Sample(*key, status="error", prompt_tokens=len(ask.ids), error=timed.text)
@@ -202,7 +246,7 @@ class _Run:
             peak_memory_bytes=timed.peak_memory_bytes,
         )
 
-    def _timed(self, drafter: Drafter, ask: Ask) -> Timed:
+    def _timed(self, drafter: Drafter, ask: Ask, probe: Probe | None = None) -> Timed:
         return timed_sample(
             self.target,
             drafter,
@@ -210,6 +254,7 @@ class _Run:
             ask.budget,
             sampling=self.plan.sampling,
             seed=ask.seed,
+            probe=probe,
         )
 
     def _warm_up(self, ask: Ask) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from io import FileIO
 from pathlib import Path
 
+from specbench import traces
 from specbench.environment import differences
 from specbench.errors import UserError
 from specbench.records import (
@@ -23,6 +25,7 @@ from specbench.records import (
     to_line,
     warn_of_torn_line,
 )
+from specbench.traces import TRACES, Trace, load_traces
 
 HELD = "held.jsonl"
 Key = tuple[str, str, int]
@@ -38,6 +41,7 @@ class Store:
         fresh: whether the run begins here.
         done: the stored samples by key.
         held: samples that wait for their baseline, by key.
+        traced: keys of the answers that were decoded under the probe.
 
     Raises:
         UserError: another process writes there, the folder holds another run, or it cannot be
@@ -66,18 +70,28 @@ class Store:
         _refuse_unknown_cells(folder, self.manifest, self.done)
         waiting = (sample for sample in load_samples(folder, HELD) if sample.key not in self.done)
         self.held: dict[Key, Sample] = {sample.key: sample for sample in waiting}
+        if (folder / TRACES).exists():
+            with (folder / TRACES).open("r+b", buffering=0) as file:
+                _cut_torn_line(folder / TRACES, file)
+        self.traced = {(t.cell, t.sample, t.turn) for t in load_traces(folder)}
 
     def append(self, sample: Sample) -> None:
         """Put a finished sample on disk before returning."""
-        _write(self._samples, sample)
+        _write(self._samples, to_line(sample))
         self.done[sample.key] = sample
         if self.held.pop(sample.key, None) and not self.held:
             self._held.truncate(0)
 
     def hold(self, sample: Sample) -> None:
         """Put a sample on disk that waits for its baseline."""
-        _write(self._held, sample)
+        _write(self._held, to_line(sample))
         self.held[sample.key] = sample
+
+    def trace(self, trace: Trace) -> None:
+        """Put on disk what the traced pass saw of an answer."""
+        with (self.folder / TRACES).open("ab", buffering=0) as file:
+            _write(file, traces.to_line(trace))
+        self.traced.add((trace.cell, trace.sample, trace.turn))
 
     def forget(self, keys: Collection[Key]) -> None:
         """Drop stored samples, so that they are measured once more."""
@@ -90,13 +104,13 @@ class Store:
         # Locked before it takes the place of the old file, so that nobody comes in between.
         file = _open_locked(draft)
         for sample in kept.values():
-            _write(file, sample)
+            _write(file, to_line(sample))
         draft.replace(path)
         self._samples.close()
         self._samples, self.done = file, kept
 
     def finish(self) -> None:
-        """Leave only the manifest and the samples."""
+        """Leave only the manifest, the samples and the traces."""
         (self.folder / HELD).unlink()
 
     def close(self) -> None:
@@ -118,9 +132,9 @@ def _open_locked(path: Path) -> FileIO:
     return file
 
 
-def _write(file: FileIO, sample: Sample) -> None:
+def _write(file: FileIO, text: str) -> None:
     start = file.seek(0, os.SEEK_END)
-    line = memoryview(to_line(sample).encode())
+    line = memoryview(text.encode())
     try:
         while line:
             line = line[file.write(line) :]
@@ -202,8 +216,7 @@ def refuse_another_machine(folder: Path, stored: Manifest, asked: Manifest) -> N
 
 def _first_change(stored: Manifest, asked: Manifest) -> str:
     """The first setting in which two runs differ."""
-    before = {(c.drafter, c.suite): c for c in stored.cells.values()}
-    after = {(c.drafter, c.suite): c for c in asked.cells.values()}
+    before, after = (_by_place(manifest.cells.values()) for manifest in (stored, asked))
     for key in before.keys() | after.keys():
         if key not in before or key not in after:
             where = "there" if key in before else "asked for"
@@ -213,6 +226,17 @@ def _first_change(stored: Manifest, asked: Manifest) -> str:
             if value != other:
                 return f"{name} of {key[0]} on {key[1]}: {value} there, {other} asked for"
     return "other cells"
+
+
+def _by_place(cells: Iterable[Cell]) -> dict[tuple[str, str, int], Cell]:
+    """Cells by drafter, suite, and which of this drafter's configurations it is."""
+    found: dict[tuple[str, str, int], Cell] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for cell in cells:
+        place = cell.drafter, cell.suite
+        found[(*place, seen[place])] = cell
+        seen[place] += 1
+    return found
 
 
 def _facts(cell: Cell) -> dict[str, object]:

@@ -125,6 +125,15 @@ def run(
         bool,
         typer.Option("--dry-run", help="Show what would be run and stop.", rich_help_panel=RUNNING),
     ] = False,
+    trace: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Prompts a suite to decode once more under a probe, to see where a round's time "
+            "goes.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = 2,
     retry_failed: Annotated[
         bool,
         typer.Option(
@@ -182,10 +191,10 @@ def run(
     if dry_run:
         _describe(plan, folder)
         return
-    raise typer.Exit(_execute(plan, folder, retry_failed, allow_broken))
+    raise typer.Exit(_execute(plan, folder, trace, retry_failed, allow_broken))
 
 
-def _execute(plan: "Plan", folder: Path, retry_failed: bool, allow_broken: bool) -> int:
+def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_broken: bool) -> int:
     """Run, print the table, return the exit code."""
     from rich.console import Console
 
@@ -198,7 +207,9 @@ def _execute(plan: "Plan", folder: Path, retry_failed: bool, allow_broken: bool)
     command = shlex.join(["specbench", *sys.argv[1:]])
     try:
         with terminable(), display(console) as observer:
-            outcome = run_plan(plan, folder, command, observer, retry_failed=retry_failed)
+            outcome = run_plan(
+                plan, folder, command, observer, retry_failed=retry_failed, trace=trace
+            )
     except KeyboardInterrupt as stop:
         typer.echo(
             f"Stopped; what was measured is in {folder}, the same command goes on.", err=True

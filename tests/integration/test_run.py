@@ -23,6 +23,7 @@ from specbench.errors import UserError
 from specbench.plan import Plan, Settings, make_plan
 from specbench.records import Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.runner import run as run_plan
+from specbench.traces import PHASES, load_traces, split
 
 
 class Quiet:
@@ -271,3 +272,42 @@ def test_failures_make_the_exit_code(
         with pytest.raises(typer.Exit) as stop:
             run(drafter=["faulty"], target=str(target), limit=2, max_new_tokens=4, device="cpu")
         assert stop.value.exit_code == 1
+
+
+def test_what_is_rehearsed_is_decoded_twice_and_said(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from drafters.prompt_lookup.draft import PromptLookup
+
+    seeds: list[int] = []
+    opened = PromptLookup.open
+
+    def counted(self: PromptLookup, request: Request) -> DraftSession:
+        seeds.append(request.seed)
+        return opened(self, request)
+
+    monkeypatch.setattr(PromptLookup, "open", counted)
+    monkeypatch.setattr(PromptLookup, "rehearses", True)
+    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "r", "c", Quiet())
+    cells = {cell.drafter: cell for cell in load_manifest(tmp_path / "r").cells.values()}
+    assert cells["prompt-lookup"].details == {"rehearsed": True}
+    assert cells["autoregressive"].details == {}
+    counts = [seeds.count(seed) for seed in set(seeds) - {0}]  # The warm-up has seed 0.
+    assert counts == [2] * len(samples_of(tmp_path / "r", "prompt-lookup"))
+
+
+def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) -> None:
+    asked, folder = plan(target, "prompt-lookup"), tmp_path / "r"
+    run_plan(asked, folder, "command", Quiet(), trace=2)
+    found = list(load_traces(folder))
+    assert len(found) == 2 * len(asked.arms)
+    samples = {s.key: s for s in load_samples(folder)}
+    for trace in found:
+        sample = samples[trace.cell, trace.sample, trace.turn]
+        assert (trace.rounds, trace.emitted) == (len(sample.rounds), sample.emitted)
+        assert trace.rows == sum(drafted + 1 for drafted, _, _ in sample.rounds)
+        assert set(trace.seconds) <= set(PHASES)
+        assert trace.seconds["verify"] > 0
+    shares = split(found)
+    assert shares is not None
+    assert shares.total > shares.milliseconds["verify"]
