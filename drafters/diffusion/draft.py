@@ -21,9 +21,11 @@ from specbench.api import (
     Sampling,
     TargetView,
     UserError,
+    check_candidates,
     draw,
     probabilities,
     seeded_generator,
+    with_candidates,
 )
 
 DRAFT_ORDERS = tuple(name for name in ORDERS if name != "first_hitting")
@@ -49,6 +51,9 @@ class Options:
             finished blocks, exactly, in block-causal models; "auto" is "block" where the model
             can have it and else "none".
         map_vocabulary: draft for a target with another tokenizer, through the tokens they share.
+        candidates: more than one verifies the most likely tokens and so many drafts less one,
+            drawn from the same pass, and keeps the best (rule "select"); one step only.
+        draft_temperature: at which they are drawn.
     """
 
     model: str | None = None
@@ -59,6 +64,8 @@ class Options:
     sample: bool = False
     cache: str = "auto"
     map_vocabulary: bool = False
+    candidates: int = 1
+    draft_temperature: float = 1.5
 
     def __post_init__(self) -> None:
         if self.tokens < 1 or not 1 <= self.steps <= self.tokens:
@@ -77,6 +84,12 @@ class Options:
                 f"diffusion.sample draws from the marginals of a single step, not of {self.steps}: "
                 "take steps=1 or sample=false."
             )
+        check_candidates(self.candidates, self.draft_temperature)
+        if self.candidates > 1 and (self.sample or self.steps > 1):
+            raise UserError(
+                "diffusion.candidates are drawn from the marginals of a single step and handed "
+                "over without them: take steps=1 and sample=false."
+            )
 
 
 class Diffusion(Drafter):
@@ -87,6 +100,8 @@ class Diffusion(Drafter):
 
     @property
     def rule(self) -> str:
+        if self.options.candidates > 1:
+            return "select"
         return "reject" if self.options.sample else "walk"
 
     @property
@@ -94,6 +109,7 @@ class Diffusion(Drafter):
         return {
             "family": self.model.family.name,
             "cache": self.cache,
+            "candidates": self.options.candidates,
             "approximate": self.cache == "prefix_causal",
             "shared_vocabulary": round(self.vocabulary.share, 4),
         }
@@ -107,10 +123,10 @@ class Diffusion(Drafter):
         """
         if self.options.model is None:
             raise UserError(
-                "diffusion needs a masked-diffusion model: give its folder or hub id "
+                f"{self.name} needs a masked-diffusion model: give its folder or hub id "
                 "(--draft-model)."
             )
-        self.width = self.options.tokens
+        self.width = self.options.candidates * self.options.tokens
         self.model = DiffusionModel.load(
             self.options.model, self.options.revision, device=target.device, dtype=target.dtype
         )
@@ -155,12 +171,20 @@ class DiffusionSession(DraftSession):
             return Proposal.chain(torch.empty(0, dtype=torch.long, device=self._model.device))
         if self._options.steps > 1:
             return Proposal.chain(self._filled(count))
-        logits = self._vocabulary.logits(self._prefix.predict_block(count))
-        if not self._options.sample or self._sampling.greedy:
-            return Proposal.chain(logits.argmax(-1))
-        probs = probabilities(logits, self._sampling)
-        uniforms = torch.rand(count, generator=self._generator, device=probs.device)
-        return Proposal.chain(draw(probs, uniforms), probs)
+        return self._from(self._vocabulary.logits(self._prefix.predict_block(count)))
+
+    def _from(self, logits: Tensor) -> Proposal:
+        """A draft from one pass, ``[count, V]`` logits of its slots in the target's ids."""
+        options = self._options
+        if options.sample and not self._sampling.greedy:
+            probs = probabilities(logits, self._sampling)
+            uniforms = torch.rand(len(probs), generator=self._generator, device=probs.device)
+            return Proposal.chain(draw(probs, uniforms), probs)
+        best = logits.argmax(-1)
+        if options.candidates == 1:
+            return Proposal.chain(best)
+        temperature = options.draft_temperature
+        return with_candidates(best, logits, options.candidates, temperature, self._generator)
 
     def _filled(self, count: int) -> Tensor:
         """``[count]`` target ids, the most likely ones as the steps went."""
