@@ -1,11 +1,14 @@
 """`specbench report`: tables from finished and unfinished runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from specbench.errors import UserError
+
+if TYPE_CHECKING:
+    from specbench.report import Summary
 
 RESULTS = Path("results")
 
@@ -18,11 +21,27 @@ def report(
     format: Annotated[  # noqa: A002 (the option's own name)
         str | None,
         typer.Option(
-            "--format", help="markdown, csv or json; default: markdown, tables on a terminal."
+            "--format",
+            help="markdown, csv, json, latex or html; default: markdown, tables on a terminal.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite that file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite that file.")] = False,
+    plots: Annotated[
+        Path | None, typer.Option(help="Draw plots into this folder, as PNG and SVG.")
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Put runs side by side that differ in more than the drafter; the caption says in "
+            "what.",
+        ),
+    ] = False,
+    newest: Annotated[
+        bool,
+        typer.Option("--newest", help="Of a cell that several runs measured, take the last one."),
+    ] = False,
     allow_broken: Annotated[
         bool,
         typer.Option(
@@ -30,14 +49,26 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Say how the drafters of one or several runs compare."""
+    """Say how the drafters of one or several runs compare.
+
+    Runs named here that differ in dtype, attention, template, thinking, sampling, length cap or
+    prompts are refused; without names, each kind gets a table of its own.
+    """
     from rich.console import Console
 
     from specbench.report import render, rich_table, run_folders, summarise
 
     if output is not None:
-        _check_output(output, force)
-    summary = summarise(folders or run_folders(RESULTS), allow_broken=allow_broken)
+        _check_output(output, overwrite)
+    named: Literal["refuse", "separate"] = "refuse" if folders else "separate"
+    summary = summarise(
+        folders or run_folders(RESULTS),
+        allow_broken=allow_broken,
+        unlike="together" if force else named,
+        newest=newest,
+    )
+    if plots is not None:
+        _draw(summary, plots)
     console = Console()
     if output is None and format is None and console.is_terminal:
         console.print(rich_table(summary))
@@ -52,15 +83,22 @@ def report(
         raise UserError(f"--output {output} cannot be written: {error.strerror}.") from error
 
 
-def _check_output(output: Path, force: bool) -> None:
+def _draw(summary: "Summary", folder: Path) -> None:
+    from specbench.report.plots import save
+
+    written = save(summary, folder)
+    typer.echo(f"{len(written)} files in {folder}", err=True)
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
     """Refuse, before any work, a file that cannot or must not be written.
 
     Raises:
-        UserError: it exists and ``force`` is not set, or its folder does not exist.
+        UserError: it exists and ``overwrite`` is not set, or its folder does not exist.
     """
     if output.is_dir() or not output.parent.is_dir():
         raise UserError(f"--output {output} must name a file in a folder that exists.")
-    if output.exists() and not force:
+    if output.exists() and not overwrite:
         raise UserError(
-            f"{output} exists already: take another --output, or overwrite with --force."
+            f"{output} exists already: take another --output, or overwrite with --overwrite."
         )

@@ -48,7 +48,7 @@ def _label(entry: Entry, note: str, name_run: bool) -> str:
     notes = [
         note,
         "" if entry.cell.lossless else "lossy rule",
-        f"run {entry.manifest.run}" if name_run else "",
+        f"run {entry.run}" if name_run else "",
     ]
     text = "; ".join(n for n in notes if n)
     return f"{entry.cell.drafter} ({text})" if text else entry.cell.drafter

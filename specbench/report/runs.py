@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import UserError
+from specbench.metrics import Answers
 from specbench.records import MANIFEST, Cell, Manifest, Sample, load_manifest, load_samples
 
 DRAFTER_SETTINGS = frozenset(
@@ -20,17 +23,21 @@ class Entry:
     """One cell of one run.
 
     Attributes:
+        run: what the run is called here: its folder's name, or its path where two have one name.
         samples: its answers, failed ones too; one for each (sample, turn).
+        counted: the ok ones, counted.
         baseline: the autoregressive answers of the same run under the same settings; None where
             the run has no such cell.
     """
 
     folder: Path
+    run: str
     manifest: Manifest
     cell_id: str
     cell: Cell
     samples: tuple[Sample, ...]
-    baseline: tuple[Sample, ...] | None
+    counted: Answers
+    baseline: Answers | None
 
     @property
     def is_baseline(self) -> bool:
@@ -55,29 +62,43 @@ def run_folders(results: Path) -> list[Path]:
     return folders
 
 
-def load_entries(folders: Iterable[Path]) -> list[Entry]:
+def load_entries(folders: Sequence[Path], *, newest: bool = False) -> list[Entry]:
     """All cells of all folders, in the order of the folders and of their manifests.
 
+    Two runs may hold the same cell. With ``newest``, only the run that was made last keeps a cell
+    that several measured on one kind of machine; each drafter keeps the baseline of its own run.
+
     Raises:
-        UserError: a folder cannot be read, or two hold the same drafter's cell. A baseline may
-            come with each run, since a speedup is only ever taken within one run.
+        UserError: a folder cannot be read, or is named twice.
     """
-    entries: list[Entry] = []
-    owner: dict[str, Path] = {}
+    named = [folder.resolve() for folder in folders]
     for folder in folders:
-        for entry in _load(folder):
-            if entry.is_baseline:
-                entries.append(entry)
-                continue
-            if entry.cell_id in owner:
-                raise UserError(
-                    f"{entry.cell.drafter} on {entry.cell.suite} is in both "
-                    f"{owner[entry.cell_id]} and {folder} with the same settings: report them one "
-                    "at a time."
-                )
-            owner[entry.cell_id] = folder
-            entries.append(entry)
-    return entries
+        if named.count(folder.resolve()) > 1:
+            raise UserError(f"{folder} is named twice: name each run folder once.")
+    names = [folder.name for folder in named]
+    entries = [
+        replace(entry, run=name if names.count(name) == 1 else str(folder))
+        for folder, name in zip(folders, names, strict=True)
+        for entry in _load(folder)
+    ]
+    return _newest(entries) if newest else entries
+
+
+def machine(environment: dict[str, Any]) -> str:
+    """Ten hex digits over everything that is recorded of a machine and its software.
+
+    The commit is not among it: what changes with the source is the figure, not the machine.
+    """
+    facts = {k: v for k, v in environment.items() if k not in {"commit", "dirty"}}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _newest(entries: Sequence[Entry]) -> list[Entry]:
+    last: dict[tuple[str, str], Entry] = {}
+    for entry in sorted(entries, key=lambda e: e.manifest.created):
+        last[entry.cell_id, machine(entry.manifest.environment)] = entry
+    kept = {id(entry) for entry in last.values()}
+    return [entry for entry in entries if id(entry) in kept]
 
 
 def _load(folder: Path) -> list[Entry]:
@@ -88,13 +109,17 @@ def _load(folder: Path) -> list[Entry]:
         samples = _by_cell(folder, manifest)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{folder} cannot be read: {error}.") from error
+    counted = {key: Answers.of(group) for key, group in samples.items()}
     arms = {
-        _settings(cell): samples[key] for key, cell in manifest.cells.items() if is_baseline(cell)
+        _settings(cell): counted[key] for key, cell in manifest.cells.items() if is_baseline(cell)
     }
     return [
-        Entry(folder, manifest, key, cell, samples[key], arms.get(_settings(cell)))
+        Entry(
+            folder, folder.name, manifest, key, cell, samples[key], counted[key],
+            arms.get(_settings(cell)),
+        )
         for key, cell in manifest.cells.items()
-    ]
+    ]  # fmt: skip
 
 
 def _by_cell(folder: Path, manifest: Manifest) -> dict[str, tuple[Sample, ...]]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench import metrics
-from specbench.metrics import Estimate
-from specbench.records import Cell, Manifest, Sample
+from specbench.metrics import Comparison, Estimate
+from specbench.records import Cell, Manifest
+from specbench.report.comparable import Unlike, differences, grouped
 from specbench.report.labels import row_labels
-from specbench.report.runs import DRAFTER_SETTINGS, Entry, load_entries, settings_key
+from specbench.report.runs import Entry, load_entries
 
-SUITE_SETTINGS = frozenset({"suite", "suite_hash", "sample_ids", "max_new_tokens"})
-TABLE_SETTINGS = frozenset(f.name for f in fields(Cell)) - DRAFTER_SETTINGS - SUITE_SETTINGS
 WORST_FIRST = ("broken", "lossy", "untested", "near-tie", "identical")
 
 
@@ -30,6 +28,9 @@ class Row:
         acceptance: share of rounds that reached depth 1, 2, ...; ``conditional`` the same given
             that the depth before was reached.
         emitted: rounds by the number of tokens they emitted.
+        aal_without_loops: pooled AAL over the answers that do not loop; ``looping`` is the share
+            of those that do, ``mostly_loops`` whether most of the emitted tokens are theirs.
+        withheld: whether the speedup is not shown because an answer is broken.
         speedup, speedup_end_to_end: None where the output is broken, unless that was allowed.
         lossless: the worst verdict; ``verdicts`` counts them all.
     """
@@ -47,7 +48,11 @@ class Row:
     speedup: Estimate
     speedup_end_to_end: Estimate
     repeated_4grams: Estimate
+    looping: Estimate
+    aal_without_loops: Estimate
+    mostly_loops: bool
     cut_at_budget: Estimate
+    withheld: bool
     lossless: str
     verdicts: dict[str, int]
 
@@ -63,18 +68,35 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Versus:
+    """A drafter against the fastest one of the table on a suite, on the prompts both have.
+
+    Its ``comparison.speed`` has a value only where one run measured both.
+    """
+
+    suite: str
+    label: str
+    fastest: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
 class Table:
-    """Rows that differ in nothing but the drafter and the suite.
+    """Rows that differ in nothing but the drafter and the suite, unless that was asked for.
 
     Attributes:
         lines: label and rows by suite, the baseline first.
         suites: the columns, in the order they were run.
-        manifests: of the runs that the rows come from.
+        manifests: of the runs that the rows come from, by what the run is called here.
+        versus: every drafter but the fastest against that one, suite by suite.
+        unlike: the settings in which runs differ that were put side by side all the same.
     """
 
     lines: tuple[tuple[str, dict[str, Row]], ...]
     suites: tuple[str, ...]
-    manifests: tuple[Manifest, ...]
+    manifests: dict[str, Manifest]
+    versus: tuple[Versus, ...]
+    unlike: tuple[str, ...]
 
     @property
     def rows(self) -> list[tuple[str, Row]]:
@@ -97,38 +119,25 @@ class Summary:
     tables: tuple[Table, ...]
 
 
-def summarise(folders: Sequence[Path], *, allow_broken: bool = False) -> Summary:
+def summarise(
+    folders: Sequence[Path],
+    *,
+    allow_broken: bool = False,
+    unlike: Unlike = "separate",
+    newest: bool = False,
+) -> Summary:
     """Read run folders and compute every figure.
 
     How fast a drafter writes another text than the target's says nothing, so the speedup of a cell
-    with a broken answer is withheld, unless ``allow_broken``.
+    with a broken answer is withheld, unless ``allow_broken``. Runs that differ in more than the
+    drafter are put into tables of their own, refused, or put side by side, as ``unlike`` says;
+    ``newest``: see `load_entries`.
 
     Raises:
-        UserError: a folder cannot be read, or two hold the same cell.
+        UserError: a folder cannot be read or is named twice, or runs that differ are refused.
     """
-    groups: dict[tuple[str, int], list[Entry]] = {}
-    for key, entry in _comparable(load_entries(folders)):
-        groups.setdefault(key, []).append(entry)
-    return Summary(tuple(_table(group, allow_broken) for group in groups.values()))
-
-
-def _comparable(entries: Iterable[Entry]) -> list[tuple[tuple[str, int], Entry]]:
-    """Each entry with the key of its table.
-
-    Cells of one table share all settings and the environment. Cells in one column also share
-    the suite's settings: each further choice of those goes to a further table.
-    """
-    keyed: list[tuple[tuple[str, int], Entry]] = []
-    variants: dict[tuple[str, str], list[str]] = {}
-    for entry in entries:
-        shared = settings_key(entry.cell, DRAFTER_SETTINGS | SUITE_SETTINGS)
-        shared += json.dumps(entry.manifest.environment, sort_keys=True)
-        choices = variants.setdefault((shared, entry.cell.suite), [])
-        choice = settings_key(entry.cell, DRAFTER_SETTINGS | TABLE_SETTINGS)
-        if choice not in choices:
-            choices.append(choice)
-        keyed.append(((shared, choices.index(choice)), entry))
-    return keyed
+    entries = load_entries(folders, newest=newest)
+    return Summary(tuple(_table(group, allow_broken) for group in grouped(entries, unlike)))
 
 
 def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
@@ -136,26 +145,49 @@ def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
     ordered = sorted(entries, key=lambda e: not e.is_baseline)
     for label, entry in zip(row_labels(ordered), ordered, strict=True):
         lines.setdefault(label, {})[entry.cell.suite] = _row(entry, allow_broken)
-    manifests = {entry.folder: entry.manifest for entry in entries}
+    suites = tuple(dict.fromkeys(entry.cell.suite for entry in entries))
     return Table(
         tuple(lines.items()),
-        tuple(dict.fromkeys(entry.cell.suite for entry in entries)),
-        tuple(manifests.values()),
+        suites,
+        manifests={entry.run: entry.manifest for entry in entries},
+        versus=tuple(v for suite in suites for v in _versus(suite, lines)),
+        unlike=tuple(differences(entries)),
     )
 
 
+def _versus(suite: str, lines: dict[str, dict[str, Row]]) -> list[Versus]:
+    rows = {label: line[suite] for label, line in lines.items() if suite in line}
+    speeds = {k: r.speedup.value or 0 for k, r in rows.items() if not r.is_baseline}
+    if not any(speeds.values()):
+        return []
+    fastest = max(speeds, key=lambda label: speeds[label])
+    return [
+        Versus(suite, label, fastest, _compare(rows[label], rows[fastest]))
+        for label in speeds
+        if label != fastest and rows[label].answers
+    ]
+
+
+def _compare(row: Row, fastest: Row) -> Comparison:
+    comparison = metrics.compare(row.entry.counted, fastest.entry.counted)
+    if row.entry.folder == fastest.entry.folder and not row.withheld:
+        return comparison
+    return replace(comparison, speed=_withheld(comparison.speed))
+
+
 def _row(entry: Entry, allow_broken: bool) -> Row:
-    samples = entry.samples
+    samples = entry.counted
     pooled = metrics.estimate_pooled_aal(samples)
     lossless, verdicts = _verdicts(entry)
     speedup, end_to_end = _speedups(entry)
-    if lossless == "broken" and not allow_broken:
-        speedup, end_to_end = (Estimate(None, None, one.n) for one in (speedup, end_to_end))
+    withheld = lossless == "broken" and not allow_broken
+    if withheld:
+        speedup, end_to_end = _withheld(speedup), _withheld(end_to_end)
     return Row(
         entry=entry,
         planned=len(entry.cell.sample_ids),
-        answers=len(metrics.ok(samples)),
-        failed=sum(s.status != "ok" for s in samples),
+        answers=len(samples.keys),
+        failed=len(entry.samples) - len(samples.keys),
         aal_pooled=pooled,
         aal_macro=metrics.estimate_macro_aal(samples),
         acceptance=tuple(metrics.estimate_acceptance(samples)),
@@ -165,21 +197,29 @@ def _row(entry: Entry, allow_broken: bool) -> Row:
         speedup=speedup,
         speedup_end_to_end=end_to_end,
         repeated_4grams=metrics.estimate_repeated_4grams(samples),
+        looping=metrics.estimate_looping(samples),
+        aal_without_loops=metrics.estimate_aal_without_loops(samples),
+        mostly_loops=metrics.dominated_by_loops(samples),
         cut_at_budget=metrics.estimate_cut_at_budget(samples),
+        withheld=withheld,
         lossless=lossless,
         verdicts=verdicts,
     )
 
 
 def _speedups(entry: Entry) -> tuple[Estimate, Estimate]:
-    arm: Sequence[Sample] = entry.baseline or ()
-    decode = metrics.estimate_speedup(arm, entry.samples)
-    end_to_end = metrics.estimate_end_to_end_speedup(arm, entry.samples)
+    arm = entry.baseline or ()
+    decode = metrics.estimate_speedup(arm, entry.counted)
+    end_to_end = metrics.estimate_end_to_end_speedup(arm, entry.counted)
     return (
         (_exactly_one(decode), _exactly_one(end_to_end))
         if entry.is_baseline
         else (decode, end_to_end)
     )
+
+
+def _withheld(estimate: Estimate) -> Estimate:
+    return Estimate(None, None, estimate.n)
 
 
 def _exactly_one(estimate: Estimate) -> Estimate:

@@ -7,26 +7,28 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from specbench.report import text
+from specbench.report import captions, text
 from specbench.report.summary import Summary, Table
 
 
 def rich_table(summary: Summary) -> RenderableType:
     """What the markdown says, one table after the other, but for conditional acceptance."""
     parts: list[RenderableType] = []
-    for heading, table in zip(text.headings(summary), summary.tables, strict=True):
+    for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
         parts += [Text(heading, style="bold"), *_parts(table)]
-    return Group(*parts, Text(text.METHOD, style="dim"))
+    return Group(*parts, Text(captions.METHOD, style="dim"))
 
 
 def _parts(table: Table) -> list[RenderableType]:
-    details, depths = text.details(table), text.acceptance(table)
+    details, depths, versus = text.details(table), text.acceptance(table), text.versus(table)
     parts: list[RenderableType] = [_grid(text.headline(table))]
-    parts.append(_grid(_narrow(details, "Speed", 3, 7)))
-    parts.append(_grid(_narrow(details, "Text", 7, len(details.header))))
+    parts.append(_grid(_narrow(details, "Speed", 3, 8)))
+    parts.append(_grid(_narrow(details, "Text", 8, len(details.header))))
+    if versus is not None:
+        parts.append(_grid(_narrow(versus, versus.title, 3, len(versus.header))))
     if depths is not None:
         parts.append(_grid(_narrow(depths, depths.title, 3, 4)))
-    return [*parts, *(Text(line, style="dim") for line in text.caption(table)), Text()]
+    return [*parts, *(Text(line, style="dim") for line in captions.caption(table)), Text()]
 
 
 def _narrow(grid: text.Grid, title: str, first: int, last: int) -> text.Grid:

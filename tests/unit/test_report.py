@@ -250,12 +250,31 @@ def test_runs_that_agree_share_a_table_and_keep_their_own_baselines(tmp_path: Pa
     assert found["dflash"].speedup.value == pytest.approx(4.0)
 
 
-def test_the_same_cell_in_two_folders_is_refused(tmp_path: Path) -> None:
+def test_a_cell_in_two_runs_is_shown_twice_and_both_runs_are_named(tmp_path: Path) -> None:
     a = write(tmp_path / "a", [BASELINE, LOOKUP])
-    b = tmp_path / "b"
+    (tmp_path / "other").mkdir()
+    b = tmp_path / "other" / "a"
     shutil.copytree(a, b)
-    with pytest.raises(UserError, match=f"prompt-lookup on smoke is in both {a} and {b}"):
-        summarise([a, b])
+    assert f"prompt-lookup (run {b})" in rows(a, b)
+    text = render(summarise([a, b]), "markdown")
+    assert f"prompt-lookup on smoke by {a} and {b}; --newest keeps the last one" in text
+
+
+def test_the_newest_run_of_a_cell_wins_where_that_is_asked_for(tmp_path: Path) -> None:
+    dflash = replace(LOOKUP, drafter="dflash")
+    a = write(tmp_path / "a", [BASELINE, LOOKUP])
+    b = write(tmp_path / "b", [BASELINE, LOOKUP, dflash])
+    manifest = (a / MANIFEST).read_text().replace("2026-01-01", "2026-01-02")
+    (a / MANIFEST).write_text(manifest)
+    [table] = summarise([a, b], newest=True).tables
+    runs = {label: row.entry.run for label, row in table.rows}
+    assert runs == {"autoregressive": "a", "prompt-lookup": "a", "dflash": "b"}
+
+
+def test_a_folder_named_twice_is_refused(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", [LOOKUP])
+    with pytest.raises(UserError, match="a is named twice"):
+        summarise([a, tmp_path / "a" / ".." / "a"])
 
 
 def test_the_caption_says_when_prompts_went_in_raw(tmp_path: Path) -> None:
@@ -318,5 +337,5 @@ def test_an_unfinished_run_is_reported_as_far_as_it_got(tmp_path: Path) -> None:
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     summary = summarise([write(tmp_path / "run", [LOOKUP])])
-    with pytest.raises(UserError, match="--format is markdown, csv, json, not 'html'"):
-        render(summary, "html")
+    with pytest.raises(UserError, match="--format is markdown, csv, json, latex, html, not 'pdf'"):
+        render(summary, "pdf")

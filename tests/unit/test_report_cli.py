@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,13 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("option", "name"), [("markdown", "report.md"), ("csv", "report.csv"), ("json", "report.json")]
+    ("option", "name"),
+    [
+        ("markdown", "report.md"),
+        ("csv", "report.csv"),
+        ("json", "report.json"),
+        ("latex", "report.tex"),
+    ],
 )
 def test_golden(option: str, name: str) -> None:
     expected = (GOLDEN / name).read_text(encoding="utf-8")
@@ -102,7 +109,7 @@ def test_an_output_file_is_not_overwritten_unless_told_to(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"table\.md exists already"):
         run(str(GOLDEN / "run"), "--output", str(output))
     assert output.read_text() == "mine"
-    run(str(GOLDEN / "run"), "--output", str(output), "--force")
+    run(str(GOLDEN / "run"), "--output", str(output), "--overwrite")
     assert output.read_text(encoding="utf-8") == expected
 
 
@@ -116,9 +123,63 @@ def test_reporting_needs_no_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from specbench.cli.report import report; "
         f"report([Path({str(GOLDEN / 'run')!r})], 'json'); "
-        "heavy = {'torch', 'transformers', 'pandas'} & set(sys.modules); "
+        "heavy = {'torch', 'transformers', 'pandas', 'matplotlib'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"]
+
+
+def two_runs(tmp_path: Path) -> tuple[str, str]:
+    """The golden run, and the same with another length cap."""
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        shutil.copytree(GOLDEN / "run", folder)
+    manifest = folders[1] / "manifest.json"
+    text = manifest.read_text().replace('"max_new_tokens": 8', '"max_new_tokens": 9')
+    manifest.write_text(text)
+    return str(folders[0]), str(folders[1])
+
+
+def test_named_runs_that_differ_need_force(tmp_path: Path) -> None:
+    a, b = two_runs(tmp_path)
+    with pytest.raises(UserError, match=r"a and b differ in max_new_tokens on smoke \(8 and 9\)"):
+        run(a, b)
+    text = run(a, b, "--force")
+    assert "NOT ALIKE" in text
+    assert "max_new_tokens on smoke: 8 in a, 9 in b" in text
+
+
+def test_all_runs_under_results_are_never_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results").mkdir()
+    two_runs(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    assert run().count("### Details") == 2
+
+
+def test_the_newest_option_keeps_one_row_a_cell(tmp_path: Path) -> None:
+    for name in "ab":
+        shutil.copytree(GOLDEN / "run", tmp_path / name)
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    both = json.loads(run(a, b, "--format", "json"))["rows"]
+    last = json.loads(run(a, b, "--format", "json", "--newest"))["rows"]
+    one = json.loads(run(b, "--format", "json"))["rows"]
+    assert (len(both), len(last)) == (2 * len(one), len(one))
+
+
+@pytest.mark.parametrize("option", ["markdown", "csv", "json", "latex", "html"])
+def test_every_format_holds_the_machine_the_suites_and_the_mark_of_a_lossy_rule(
+    tmp_path: Path, option: str
+) -> None:
+    shutil.copytree(GOLDEN / "run", tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"lossless": true', '"lossless": false'))
+    report_text = run(str(tmp_path / "run"), "--format", option)
+    row = json.loads((GOLDEN / "report.json").read_text())["rows"][0]
+    for fact in (row["machine"], row["suite_hash"][:10], "A | B processor", "lossy rule"):
+        shown = fact.replace("|", r"\textbar{}") if option == "latex" else fact
+        assert shown in report_text, fact

@@ -1,0 +1,268 @@
+"""A table as pictures: a panel a suite, a drafter in one place and one style in all of them.
+
+Colours are those of Okabe and Ito, told apart by colour-blind readers too; markers and line styles
+differ with them, so that a grey print does as well.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from specbench.errors import UserError
+from specbench.metrics import Estimate
+from specbench.report.captions import headings
+from specbench.report.summary import Row, Summary, Table
+from specbench.report.text import MARKS, marks
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vP*X<>hp"
+LINES = ("-", "--", ":")
+GREY = "#5f6670"
+LONGEST = 12
+"""Rounds that emitted as many tokens or more are drawn as one."""
+NONE = Estimate(None, None, 0)
+Lines = dict[str, dict[str, Row]]
+Draw = Callable[[Axes, str, Lines], None]
+
+
+def figures(table: Table, heading: str) -> dict[str, Figure]:
+    """By name, every picture that the table has the figures for."""
+    lines = {
+        label: line
+        for label, line in table.lines
+        if any(r.answers and not r.is_baseline for r in line.values())
+    }
+    if not lines:
+        return {}
+    drafters = len(lines)
+    bars = 1.3 + 0.34 * drafters
+    drawn = {
+        "speedup": _panels(table, lines, _speedup, "speedup over autoregressive decoding", bars),
+        "aal": _panels(table, lines, _aal, "AAL (tokens a round)", bars),
+        "rounds": _panels(table, lines, _rounds, "share of rounds by tokens emitted", bars),
+        "acceptance": _panels(table, lines, _acceptance, "share of rounds that reached a depth"),
+        "aal-speedup": _panels(table, lines, _scatter, "speedup against AAL"),
+    }
+    for name in ("acceptance", "aal-speedup"):
+        _legend(drawn[name], lines)
+    _length_legend(drawn["rounds"])
+    for figure in drawn.values():
+        title = figure.get_suptitle()
+        figure.suptitle(f"{heading}: {title}", fontsize=11, x=0.01, ha="left")
+    return drawn
+
+
+def save(summary: Summary, folder: Path) -> list[Path]:
+    """Every picture of every table as PNG and SVG in ``folder``; the files are returned.
+
+    Raises:
+        UserError: the folder cannot be made or written.
+    """
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, (table, heading) in enumerate(
+            zip(summary.tables, headings(summary), strict=True), 1
+        ):
+            suffix = f"-{number}" if len(summary.tables) > 1 else ""
+            for name, figure in figures(table, heading).items():
+                for kind in ("png", "svg"):
+                    written.append(folder / f"{name}{suffix}.{kind}")
+                    _write(figure, written[-1], kind)
+    except OSError as error:
+        raise UserError(f"--plots {folder} cannot be written: {error.strerror}.") from error
+    return written
+
+
+def svg(figure: Figure) -> str:
+    """The picture as an ``<svg>`` element."""
+    file = io.StringIO()
+    _write(figure, file, "svg")
+    text = file.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _write(figure: Figure, file: Any, kind: str) -> None:
+    """The same bytes every time: no date, and ids from a fixed salt."""
+    with mpl.rc_context({"svg.hashsalt": "specbench", "svg.fonttype": "path"}):
+        figure.savefig(
+            file, format=kind, dpi=150, bbox_inches="tight",
+            metadata={"Date": None} if kind == "svg" else {"Software": "specbench"},
+        )  # fmt: skip
+
+
+def _panels(table: Table, lines: Lines, draw: Draw, title: str, height: float = 3.6) -> Figure:
+    """One panel a suite that has answers, side by side on common axes."""
+    suites = [s for s in table.suites if any(_has(line, s) for line in lines.values())]
+    bars = draw in (_speedup, _aal, _rounds)
+    width = (max(map(len, lines)) * 0.075 if bars else 0.6) + 3.1 * len(suites)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, len(suites), sharey=True, squeeze=False)[0]
+    for axis, suite in zip(axes, suites, strict=True):
+        axis.set_title(suite, fontsize=10)
+        axis.tick_params(labelsize=8.5)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(color="#e3e6ea", linewidth=0.8)
+        axis.set_axisbelow(True)
+        draw(axis, suite, lines)
+    if bars:
+        axes[0].set_yticks(range(len(lines)), list(lines))
+        axes[0].set_ylim(len(lines) - 0.4, -0.6)
+    figure.suptitle(title)
+    return figure
+
+
+def _has(line: dict[str, Row], suite: str) -> bool:
+    return suite in line and line[suite].answers > 0
+
+
+def _speedup(axis: Axes, suite: str, lines: Lines) -> None:
+    _bars(axis, suite, lines, lambda row: row.speedup, "{:.2f}x")
+    axis.axvline(1, color="black", linewidth=1)
+    axis.set_xlabel("speedup (1: autoregressive)", fontsize=9)
+
+
+def _aal(axis: Axes, suite: str, lines: Lines) -> None:
+    _bars(axis, suite, lines, lambda row: row.aal_pooled, "{:.2f}")
+    axis.axvline(1, color="black", linewidth=1)
+    for place, line in enumerate(lines.values()):
+        if suite in line and _without_loops(line[suite]):
+            axis.plot(_without_loops(line[suite]), place, "D", color="black", markersize=4)
+    axis.set_xlabel("AAL, pooled (diamond: without loops)", fontsize=9)
+
+
+def _bars(
+    axis: Axes, suite: str, lines: Lines, figure_of: Callable[[Row], Estimate], form: str
+) -> None:
+    """Bars with intervals; the figure and its marks stand beyond them and beyond 1."""
+    rows = [line.get(suite) for line in lines.values()]
+    reach = max([1.0, *(_end(figure_of(row), row) for row in rows if row)])
+    for place, row in enumerate(rows):
+        estimate = figure_of(row) if row else NONE
+        if row is None or estimate.value is None:
+            text = ", ".join(["no figure", *marks(row)]) if row else "not run"
+            axis.text(1 + reach * 0.03, place, text, va="center", fontsize=7.5, color=GREY)
+            continue
+        flawed = any(mark in MARKS for mark in marks(row))
+        axis.barh(
+            place, estimate.value, height=0.66, color="#9ecae9" if flawed else COLOURS[0],
+            hatch="///" if flawed else None, edgecolor="white",
+        )  # fmt: skip
+        if estimate.interval:
+            axis.hlines(place, *estimate.interval, color="black", linewidth=1.4)
+        text = ", ".join([form.format(estimate.value), *marks(row)])
+        start = max(1.0, _end(estimate, row)) + reach * 0.03
+        axis.text(start, place, text, va="center", fontsize=7.5)
+    crowded = any(marks(row) for row in rows if row)
+    axis.set_xlim(0, max(reach, 1.4) * (1.5 if crowded else 1.2))
+
+
+def _end(estimate: Estimate, row: Row) -> float:
+    return float(max([estimate.value or 0.0, *(estimate.interval or ()), _without_loops(row)]))
+
+
+def _without_loops(row: Row) -> float:
+    """Its AAL without loops where there are loops, else 0."""
+    return (row.aal_without_loops.value or 0.0) if row.looping.value else 0.0
+
+
+def _rounds(axis: Axes, suite: str, lines: Lines) -> None:
+    for place, line in enumerate(lines.values()):
+        if not _has(line, suite):
+            axis.text(0.02, place, "no answer", va="center", fontsize=7.5, color=GREY)
+            continue
+        counts = line[suite].emitted
+        total, left = sum(counts.values()) or 1, 0.0
+        for length, colour in enumerate(_ramp(), 1):
+            share = sum(n for k, n in counts.items() if min(k, LONGEST) == length) / total
+            axis.barh(place, share, left=left, height=0.72, color=colour, linewidth=0)
+            left += share
+    axis.set_xlim(0, 1)
+    axis.set_xlabel("share of rounds", fontsize=9)
+
+
+def _ramp() -> list[Any]:
+    return list(mpl.colormaps["cividis"](np.linspace(0, 1, LONGEST)))
+
+
+def _length_legend(figure: Figure) -> None:
+    labels = [*map(str, range(1, LONGEST)), f"{LONGEST} or more"]
+    handles = [Patch(color=c, label=text) for c, text in zip(_ramp(), labels, strict=True)]
+    figure.legend(
+        handles=handles, title="tokens emitted in the round", loc="outside lower center",
+        ncols=LONGEST, fontsize=8, title_fontsize=8.5, frameon=False, handlelength=1,
+        columnspacing=0.9,
+    )  # fmt: skip
+
+
+def _acceptance(axis: Axes, suite: str, lines: Lines) -> None:
+    deepest = 1
+    for label, line in lines.items():
+        shares = line[suite].acceptance if _has(line, suite) else ()
+        known = [e for e in shares if e.value is not None]
+        if not known:
+            continue
+        values = [e.value or 0.0 for e in known]
+        depths = np.arange(1, len(known) + 1)
+        style = _style(label, lines)
+        axis.plot(depths, 100 * np.array(values), **style)
+        ends = 100 * np.array([e.interval or (v, v) for e, v in zip(known, values, strict=True)])
+        axis.fill_between(depths, *ends.T, color=style["color"], alpha=0.1, linewidth=0)
+        deepest = max(deepest, len(known))
+    axis.set_ylim(0, 100)
+    axis.set_xlim(0.7, deepest + 0.3)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlabel("depth", fontsize=9)
+    axis.set_ylabel("% of rounds", fontsize=9)
+    axis.label_outer(remove_inner_ticks=False)
+
+
+def _scatter(axis: Axes, suite: str, lines: Lines) -> None:
+    for label, line in lines.items():
+        row = line.get(suite)
+        aal, speedup = (row.aal_pooled, row.speedup) if row else (NONE, NONE)
+        if aal.value is None or speedup.value is None:
+            continue
+        style = _style(label, lines) | {"linestyle": "none"}
+        axis.plot(aal.value, speedup.value, **style)
+        if aal.interval and speedup.interval:
+            axis.hlines(speedup.value, *aal.interval, color=style["color"], linewidth=0.9)
+            axis.vlines(aal.value, *speedup.interval, color=style["color"], linewidth=0.9)
+    axis.axhline(1, color="black", linewidth=1)
+    axis.set_xlim(left=0.9)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("AAL, pooled", fontsize=9)
+    axis.set_ylabel("speedup", fontsize=9)
+    axis.label_outer(remove_inner_ticks=False)
+
+
+def _style(label: str, lines: Lines) -> dict[str, Any]:
+    place = list(lines).index(label)
+    line = LINES[place // len(COLOURS) % len(LINES)]
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": line,
+        "markersize": 5.5,
+        "linewidth": 1.4,
+        "label": label,
+    }
+
+
+def _legend(figure: Figure, lines: Lines) -> None:
+    handles = [Line2D([], [], **_style(label, lines)) for label in lines]
+    columns = max(1, min(len(lines), int(figure.get_figwidth() * 14 / (max(map(len, lines)) + 6))))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, fontsize=8.5, frameon=False
+    )
