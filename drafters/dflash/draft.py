@@ -12,6 +12,7 @@ from torch import Tensor
 from drafters.dflash.checkpoint import load_config, load_model
 from drafters.dflash.config import DFlashConfig
 from specbench.api import (
+    AdaptiveLength,
     Commit,
     Drafter,
     DraftSession,
@@ -19,6 +20,7 @@ from specbench.api import (
     Request,
     TargetView,
     UserError,
+    before_stop,
     check_candidates,
     draw,
     probabilities,
@@ -43,6 +45,9 @@ class DFlashOptions:
         candidates: more than one verifies the most likely tokens and so many drafts less one,
             drawn from the same pass, and keeps the best (rule "select"); ``sample`` is unused.
         draft_temperature: at which they are drawn.
+        adaptive: shorten or lengthen the block from round to round (DiffuSpec's ADL; see
+            `AdaptiveLength`), up to the block size.
+        k_min: the shortest adaptive draft; None takes two thirds of the longest, as DiffuSpec does.
     """
 
     model: str | None = None
@@ -51,6 +56,8 @@ class DFlashOptions:
     sample: bool = True
     candidates: int = 1
     draft_temperature: float = 1.5
+    adaptive: bool = False
+    k_min: int | None = None
 
     def __post_init__(self) -> None:
         check_candidates(self.candidates, self.draft_temperature)
@@ -70,7 +77,8 @@ class DFlash(Drafter):
 
     @property
     def details(self) -> dict[str, Any]:
-        return {"block": self.block_size, "boundaries": list(self.taps)}
+        facts: dict[str, Any] = {"block": self.block_size, "boundaries": list(self.taps)}
+        return facts | {"k_min": self.k_min} if self.options.adaptive else facts
 
     def bind(self, target: TargetView) -> None:
         """Load the draft in the target's dtype, on its device.
@@ -84,6 +92,7 @@ class DFlash(Drafter):
         config = load_config(folder)
         check_fit(config, target, self.options.model)
         self.block_size = _block_size(config, self.options.block_size)
+        self.k_min = _shortest(self.block_size - 1, self.options.k_min)
         self.config = config
         self.target = target
         self.taps = config.taps
@@ -95,6 +104,11 @@ class DFlash(Drafter):
 
     def open(self, request: Request) -> DraftSession:
         return DFlashSession(self, request)
+
+    def adaptive_length(self) -> AdaptiveLength:
+        """Of the drafts, their anchors not counted; delta spans the bounds, as DiffuSpec's does."""
+        k_max = self.block_size - 1
+        return AdaptiveLength(self.k_min, k_max, k_max - self.k_min)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Rows of the target's raw embedding matrix, scaled as the draft wants them."""
@@ -129,10 +143,16 @@ class DFlashSession(DraftSession):
         self._cos, self._sin = drafter.rope(request.capacity)
         self._length = 0
         self._anchor = 0
+        self._adaptive = drafter.adaptive_length() if drafter.options.adaptive else None
+        stops = sorted(drafter.target.stop_ids)
+        self._stops = torch.tensor(stops, dtype=torch.long, device=drafter.target.device)
+        self._generated: Tensor | None = None
 
     @torch.inference_mode()
     def commit(self, commit: Commit) -> None:
         assert commit.features is not None, "a DFlash drafter taps the target"
+        if self._adaptive is not None and self._generated is not None:
+            self._adaptive.update(int(self._generated), commit.accepted)
         rows = slice(self._length, self._length + len(commit.features))
         keys, values = self._drafter.model.context(
             commit.features.flatten(1), (self._cos[rows], self._sin[rows])
@@ -144,7 +164,10 @@ class DFlashSession(DraftSession):
 
     @torch.inference_mode()
     def propose(self, budget: int) -> Proposal:
-        logits = self.logits(min(self._drafter.block_size, budget + 1))
+        rows = self._drafter.block_size if self._adaptive is None else self._adaptive.length + 1
+        logits = self.logits(min(rows, budget + 1))
+        if self._adaptive is not None:
+            self._generated = before_stop(logits.argmax(-1), self._stops)
         if not self._draws:
             count, temperature = self._candidates
             return with_candidates(logits.argmax(-1), logits, count, temperature, self._generator)
@@ -245,5 +268,15 @@ def _block_size(config: DFlashConfig, wanted: int | None) -> int:
         raise UserError(
             f"dflash.block_size is {wanted}, but this draft was trained for {config.block_size}: "
             f"take 2 to {config.block_size}."
+        )
+    return wanted
+
+
+def _shortest(longest: int, wanted: int | None) -> int:
+    if wanted is None:
+        return max(1, round(2 / 3 * longest))
+    if not 1 <= wanted <= longest:
+        raise UserError(
+            f"dflash.k_min is {wanted}, but a draft of this block size has 1 to {longest} tokens."
         )
     return wanted

@@ -13,7 +13,7 @@ from drafters.diffusion.prefix import CACHES
 from drafters.diffusion.sampling import ORDERS, Ranked, denoise
 from drafters.diffusion.vocabulary import match
 from drafters.diffuspec.lattice import STOP_RULES, build_lattice
-from drafters.diffuspec.scorer import load_scorer
+from drafters.diffuspec.scorer import ScorerContext, load_scorer
 from drafters.diffuspec.search import search_path
 from specbench.api import (
     AdaptiveLength,
@@ -146,9 +146,10 @@ class DiffuSpecSession(DraftSession):
         wanted = drafter.vocabulary.capacity(request.capacity)
         self._capacity = min(wanted, drafter.model.context_limit)
         self._prefix = drafter.model.open(self._capacity, drafter.options.cache)
-        self._scorer = drafter.scorer and drafter.scorer.open(
-            request.capacity, drafter.options.beam * drafter.width
-        )
+        self._scorer: ScorerContext | None = None
+        if drafter.scorer is not None:
+            paths = drafter.options.beam * drafter.width
+            self._scorer = drafter.scorer.open(request.capacity, paths)
         self._length = drafter.options.length()
         stops = [] if drafter.vocabulary.stop is None else [drafter.vocabulary.stop]
         self._stops = torch.tensor(stops, dtype=torch.long, device=drafter.model.device)
@@ -181,10 +182,10 @@ class DiffuSpecSession(DraftSession):
         if self._scorer is None:
             return Proposal.chain(raw)
         with self._probe.phase("search"):
-            path = self._search(logits)
+            path = self._search(logits, self._scorer)
         return Proposal.chain(torch.tensor(path, device=raw.device))
 
-    def _search(self, logits: Tensor) -> tuple[int, ...]:
+    def _search(self, logits: Tensor, scorer: ScorerContext) -> tuple[int, ...]:
         """The best path through the lattice of ``[count, vocabulary]`` logits, target ids."""
         options, stop = self._options, self._vocabulary.stop
         lattice = build_lattice(
@@ -194,10 +195,9 @@ class DiffuSpecSession(DraftSession):
             stop=stop,
             stop_rule=options.stop_rule,
         )
-        assert self._scorer is not None, "there is no search without a scorer"
         return search_path(
             lattice,
-            self._scorer,
+            scorer,
             beam=options.beam,
             weight=options.weight,
             stop=stop,

@@ -46,6 +46,7 @@ class TargetView:
         head: the output head, hidden states to logits.
         config: the target's own (text) configuration.
         tokenizer: its tokenizer, or None.
+        stop_ids: tokens that end its answers.
     """
 
     name: str
@@ -59,6 +60,7 @@ class TargetView:
     vocab_size: int
     device: torch.device
     dtype: torch.dtype
+    stop_ids: frozenset[int] = frozenset()
 
 
 class Probe(Protocol):
@@ -117,6 +119,8 @@ class Drafter(ABC):
     Attributes:
         name: as on the command line.
         Options: frozen dataclass of its settings.
+        rehearses: every answer is decoded once, untimed, before it is measured. Only for what is
+            no method, such as a drafter that knows the answer: it is said in every table.
         taps: target boundaries whose hidden states it wants (0 is the embedding output, i the
             residual stream after i decoder layers); known after `bind`.
         width: the most tokens one proposal holds; known after `bind`.
@@ -124,6 +128,7 @@ class Drafter(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
+    rehearses: ClassVar[bool] = False
     taps: tuple[int, ...] = ()
     width: int = 0
 

@@ -126,6 +126,7 @@ class Target:
             vocab_size=self.vocab_size,
             device=self.device,
             dtype=self.dtype,
+            stop_ids=self.stop_ids,
         )
 
     def forward(

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from drafters.dflash.draft import DFlash, DFlashOptions, DFlashSession
-from specbench.api import Commit, Proposal, Request, Sampling, Target, probabilities
+from specbench.api import (
+    AdaptiveLength,
+    Commit,
+    Proposal,
+    Request,
+    Sampling,
+    Target,
+    UserError,
+    probabilities,
+)
 from specbench.testing import CONTRACT, Check, assert_lossless, tiny_target
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -226,3 +235,44 @@ def test_candidates_are_its_best_tokens_and_draws(target: Target, tmp_path: Path
     prompts = [[5, 6, 7], list(range(20, 31))]
     assert_lossless(target, drafter, prompts, 12)
     assert_lossless(target, drafter, prompts, 12, sampling=Sampling(1.0), seeds=(0, 1))
+
+
+@pytest.mark.parametrize("options", [{}, {"sample": False}, {"candidates": 3}])
+def test_adaptive_blocks_keep_the_output(
+    target: Target, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder = write_draft(draft_config(target), tmp_path)
+    drafter = bound_draft(target, folder, adaptive=True, k_min=1, **options)
+    (output,) = assert_lossless(target, drafter, [[3, 9, 12]], 30)
+    assert {r.drafted for r in output.rounds} != {drafter.width}
+
+
+def test_adaptive_lengths_follow_the_rule(tmp_path: Path) -> None:
+    """Rounds of one session, the stop token being the draft's second one at first."""
+    target = tiny_target(layers=5)
+    folder = write_draft(draft_config(target), tmp_path)
+    plain = bound_draft(target, folder)
+    features = features_of(plain, 6)
+    stop = int(session_with(plain, features).logits(5).argmax(-1)[1])
+    target.model.generation_config.eos_token_id = stop
+    drafter = bound_draft(target, folder, adaptive=True, k_min=1, sample=False)
+    session, rule = session_with(drafter, features), AdaptiveLength(1, 4, 3)
+    seen = []
+    for accepted in (1, 0, 0, 2, 4):
+        tokens = session.propose(30).tokens.tolist()
+        seen.append((len(tokens), rule.length))
+        rule.update(tokens.index(stop) if stop in tokens else len(tokens), accepted)
+        features = features_of(drafter, accepted + 1, seed=accepted)
+        session.commit(Commit((1,) * accepted + (7,), features, accepted))
+    assert all(got == want for got, want in seen)
+    assert seen[:2] == [(4, 4), (3, 3)]  # 1 generated, 1 accepted, halved: 0 + 3.
+
+
+def test_adaptive_bounds_fit_the_block(target: Target, tmp_path: Path) -> None:
+    folder = write_draft(draft_config(target), tmp_path)
+    drafter = bound_draft(target, folder, adaptive=True)
+    assert drafter.details["k_min"] == 3  # two thirds of 4
+    assert "k_min" not in bound_draft(target, folder).details
+    for k_min in (0, 5):
+        with pytest.raises(UserError, match="1 to 4 tokens"):
+            bound_draft(target, folder, adaptive=True, k_min=k_min)
