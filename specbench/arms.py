@@ -81,7 +81,8 @@ def _ready(plan: Plan, arm: Arm, target: Target, identity: ModelId) -> Ready:
         drafter = arm.make()
         drafter.bind(target.view())
         rule = rule_name(arm.name, drafter, plan.sampling.greedy)
-        return Ready(drafter, cells(drafter.width, rule, drafter.details))
+        rehearsed = {"rehearsed": True} if drafter.rehearses else {}
+        return Ready(drafter, cells(drafter.width, rule, drafter.details | rehearsed))
 
     def cells(width: int, rule: str, details: dict[str, Any]) -> tuple[Cell, ...]:
         told = (width, rule, details)

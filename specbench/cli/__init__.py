@@ -15,6 +15,7 @@ from specbench.cli.listing import app as list_app
 from specbench.cli.report import report
 from specbench.cli.run import run
 from specbench.cli.train import app as train_app
+from specbench.cli.verify import verify
 from specbench.errors import UserError
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ def options(
 
 app.command()(run)
 app.command()(report)
+app.command()(verify)
 app.command()(generate)
 app.add_typer(list_app, name="list")
 app.add_typer(train_app, name="train")

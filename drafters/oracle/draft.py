@@ -1,0 +1,160 @@
+"""A drafter that knows the answer and errs on purpose: what an acceptance rate is worth.
+
+No method: it holds a second copy of the target and reads the answer off it. With each drafted
+token right with probability r, independently, a round of k drafted tokens emits
+(1 - r^(k + 1)) / (1 - r) tokens on average (arXiv 2211.17192, Eq. 1).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from specbench.api import (
+    Commit,
+    Drafter,
+    DraftSession,
+    KVCache,
+    Proposal,
+    Request,
+    Target,
+    TargetView,
+    UserError,
+    draw,
+    probabilities,
+    seeded_generator,
+)
+from specbench.zoo import resolve
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of `Oracle`.
+
+    Attributes:
+        rate: probability that the right token is among the candidates of its depth.
+        tokens: depth of a proposal.
+        branches: candidates a depth; with 1 the proposal is a chain.
+        seed: of the errors.
+    """
+
+    rate: float = 0.8
+    tokens: int = 8
+    branches: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate <= 1 or self.tokens < 1 or self.branches < 1:
+            raise UserError(
+                "oracle needs a rate within [0, 1], tokens >= 1 and branches >= 1, not "
+                f"{self.rate}, {self.tokens} and {self.branches}."
+            )
+
+
+class Oracle(Drafter):
+    """Proposes the target's own continuation, spoilt at a set rate.
+
+    The answer to a prompt is worked out once and remembered. As it `rehearses`, that falls
+    into the pass before the measured one, which then holds next to no drafting: its speedup is
+    the ceiling of any drafter that is accepted like this.
+    """
+
+    name = "oracle"
+    Options = Options
+    rehearses = True
+
+    def bind(self, target: TargetView) -> None:
+        """Load the target once more, by its name.
+
+        Raises:
+            UserError: it cannot be loaded from there.
+        """
+        self.width = self.options.tokens * self.options.branches
+        self._copy = self._load(target)
+        self._answers: dict[tuple[object, ...], list[int]] = {}
+
+    def _load(self, target: TargetView) -> Target:
+        return Target.load(resolve(target.name), device=target.device, dtype=target.dtype)
+
+    def open(self, request: Request) -> DraftSession:
+        return _Foresight(self, request)
+
+    def answer(self, text: tuple[int, ...], said: int, request: Request) -> list[int]:
+        """What the target says after ``text``, of which the last ``said`` tokens are output, up to
+        a stop token, the request's capacity or the end of the context."""
+        key = (text, said, request.sampling, request.seed)
+        if key not in self._answers:
+            self._answers[key] = self._decode(text, said, request)
+        return self._answers[key]
+
+    @torch.inference_mode()
+    def _decode(self, text: tuple[int, ...], said: int, request: Request) -> list[int]:
+        copy, sampling = self._copy, request.sampling
+        room = min(request.capacity, copy.context_limit or request.capacity) - len(text)
+        cache = KVCache(copy.num_layers, len(text) + room + 1)
+        # The verifier draws output token t with the t-th number of this stream.
+        noise = seeded_generator(request.seed, "verify", torch.device("cpu"))
+        uniforms = torch.rand(said + room + 1, generator=noise).to(copy.device)[said:]
+        ids = torch.tensor(text, device=copy.device)
+        answer: list[int] = []
+        while len(answer) < room and not copy.stop_ids.intersection(answer[-1:]):
+            alone = Proposal.chain(ids[:0]) if answer else None
+            logits = copy.forward(ids, cache, tree=alone, last_only=True)[0][-1]
+            if sampling.greedy:
+                ids = logits.argmax(-1, keepdim=True)
+            else:
+                ids = draw(probabilities(logits, sampling), uniforms[len(answer)])[None]
+            answer.append(int(ids))
+        return answer
+
+
+class _Foresight(DraftSession):
+    def __init__(self, oracle: Oracle, request: Request) -> None:
+        self._oracle = oracle
+        self._options: Options = oracle.options
+        self._request = request
+        self._chance = random.Random(f"{self._options.seed} {request.seed}")
+        self._text: tuple[int, ...] = ()
+        self._said = 0
+        self._ahead: list[int] = []
+
+    def commit(self, commit: Commit) -> None:
+        new = commit.tokens
+        foreseen = bool(self._text) and tuple(self._ahead[: len(new)]) == new
+        self._said += len(new) if self._text else 1
+        self._text += new
+        # Where the verifier was of two minds and took the other token, the rest is read anew.
+        self._ahead = (
+            self._ahead[len(new) :]
+            if foreseen
+            else self._oracle.answer(self._text, self._said, self._request)
+        )
+
+    def propose(self, budget: int) -> Proposal:
+        tokens: list[int] = []
+        parents: list[int] = []
+        parent = -1
+        for right in self._ahead[: min(budget, self._options.tokens)]:
+            start = len(tokens)
+            candidates = self._candidates(right)
+            tokens += candidates
+            parents += [parent] * len(candidates)
+            parent = start + (candidates.index(right) if right in candidates else 0)
+        device = self._oracle._copy.device
+        return Proposal(
+            torch.tensor(tokens, dtype=torch.long, device=device),
+            torch.tensor(parents, dtype=torch.long, device=device),
+            is_chain=self._options.branches == 1,
+        )
+
+    def _candidates(self, right: int) -> list[int]:
+        """Different tokens, with the right one among them at the set rate."""
+        vocabulary = self._oracle._copy.vocab_size
+        count = min(self._options.branches, vocabulary - 1)
+        others = self._chance.sample(range(1, vocabulary), count)
+        candidates = [(right + other) % vocabulary for other in others]
+        if self._chance.random() < self._options.rate:
+            candidates[self._chance.randrange(count)] = right
+        return candidates

@@ -1,0 +1,181 @@
+"""`specbench verify`: do sampled tokens follow the target's law?"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench.cli.run import _sampling, _silence
+from specbench.cli.stopping import exit_code, terminable
+from specbench.errors import UserError
+
+if TYPE_CHECKING:
+    from specbench.arms import Ready
+    from specbench.core.target import Target
+    from specbench.law import LawTest
+    from specbench.plan import Plan
+
+SCHEMA = 1
+CONTROL = "face-value"
+CODES = {"passed": 0, "failed": 1, "no power": 3}
+
+
+def verify(
+    drafter: Annotated[str, typer.Option(help="The drafter, e.g. `draft-model`.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="Hub id or folder. Default: the embedded tiny-target."),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(help="Hub id or folder of the draft, as in `run`."),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="DRAFTER.KEY=VALUE", help="An option of the drafter."),
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="Above 0.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all tokens.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
+    samples: Annotated[
+        int,
+        typer.Option(min=40, help="Answers drawn; four times as many see half the deviation."),
+    ] = 400,
+    tokens: Annotated[int, typer.Option(min=1, help="Emitted tokens of an answer.")] = 6,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts: the shortest of smoke.")] = 4,
+    seed: Annotated[int, typer.Option(help="Of all chance.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="auto, float32, bfloat16 or float16; float32 is the sharpest.")
+    ] = "auto",
+    output: Annotated[Path | None, typer.Option(help="Write the result here, as JSON.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite that file.")] = False,
+) -> None:
+    """Test the law of sampled tokens where a rule keeps the law and not the text.
+
+    Many answers to a few prompts are drawn, and at every position the emitted tokens are held
+    against the target's own distribution (chi-square, shared over the positions). The same run
+    with drafted tokens taken at face value must fail, or the test could not have found anything.
+
+    Exit code 0: passed; 1: failed; 3: no power.
+
+        specbench verify --drafter draft-model --temperature 0.8
+    """
+    from specbench.arms import load
+    from specbench.plan import Settings, make_plan
+
+    _silence()
+    sampling = _sampling(temperature, top_k, top_p)
+    if sampling.greedy:
+        raise UserError("--temperature must be above 0: greedy texts are compared by `run`.")
+    if output is not None and output.exists() and not overwrite:
+        raise UserError(f"{output} exists already: give another --output, or --overwrite.")
+    plan = make_plan(
+        Settings(
+            (drafter,),
+            ("smoke",),
+            target,
+            draft_model,
+            tuple(override or ()),
+            sampling=sampling,
+            device=device,
+            dtype=dtype,
+            seed=seed,
+        )
+    )
+    asked = {"samples": samples, "tokens": tokens, "prompts": prompts}
+    try:
+        with terminable():
+            loaded, arms = load(plan)
+            results = [_verified(plan, loaded, ready, **asked) for ready in arms[1:]]
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(exit_code(stop)) from None
+    if output is not None:
+        _write(output, {"schema": SCHEMA, **asked, "seed": seed, "results": results})
+    raise typer.Exit(max(CODES[result["verdict"]] for result in results))
+
+
+def _verified(
+    plan: "Plan", target: "Target", ready: "Ready", *, samples: int, tokens: int, prompts: int
+) -> dict[str, Any]:
+    """Test one drafter, print what was found, return it as JSON values."""
+    import torch
+
+    from specbench import chat
+    from specbench.arms import Failure
+    from specbench.law import law_test
+
+    cell = ready.cells[0]
+    if isinstance(ready.drafter, Failure):
+        raise UserError(f"{cell.drafter} cannot be loaded: {ready.drafter.text}.")
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
+    messages = [[{"role": "user", "content": p.turns[0]}] for p in plan.suites[0].prompts]
+    asked = [chat.encode(target.tokenizer, m, plan.thinking) for m in messages]
+    chosen = sorted(asked, key=len)[:prompts]
+    with _progress(cell.drafter, 2 * samples) as tell:
+        test, control = (
+            law_test(
+                target,
+                ready.drafter,
+                rule,
+                chosen,
+                samples=samples,
+                tokens=tokens,
+                sampling=plan.sampling,
+                seed=plan.seed,
+                tell=tell,
+            )
+            for rule in (cell.rule, CONTROL)
+        )
+    verdict = _verdict(test, control)
+    _print(cell.drafter, test, control, verdict)
+    return {"verdict": verdict, "cell": asdict(cell), "test": asdict(test),
+            "control": asdict(control), "threshold": test.threshold}  # fmt: skip
+
+
+def _verdict(test: "LawTest", control: "LawTest") -> str:
+    if not test.passed:
+        return "failed"
+    return "no power" if control.passed else "passed"
+
+
+def _print(drafter: str, test: "LawTest", control: "LawTest", verdict: str) -> None:
+    degrees = test.positions[0].degrees
+    typer.echo(
+        f"{drafter}, rule {test.rule}: {test.samples} answers, {test.drafted} tokens drafted"
+    )
+    typer.echo(f"position  chi-square({degrees})  p        p of drafts at face value")
+    for one, other in zip(test.positions, control.positions, strict=True):
+        typer.echo(f"{one.position:<8}  {one.chi_square:<14.1f}  {one.p:<7.2g}  {other.p:.2g}")
+    if test.impossible:
+        typer.echo(f"{test.impossible} emitted tokens have no probability at all.")
+    typer.echo({
+        "passed": f"passed: no p below {test.threshold:.2g}, and drafts at face value fail",
+        "failed": f"FAILED: a p below {test.threshold:.2g} or an impossible token",
+        "no power": "no power: drafts taken at face value pass as well, so nothing is shown; "
+        "take more --samples, or a drafter that drafts otherwise than the target",
+    }[verdict])  # fmt: skip
+
+
+@contextmanager
+def _progress(name: str, total: int) -> Iterator[Callable[[], None]]:
+    """Something to call after each answer: it moves a bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda: bar.advance(task)
+
+
+def _write(output: Path, result: dict[str, Any]) -> None:
+    try:
+        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written: {error.strerror}.") from error
