@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from specbench import __version__
+from specbench.cli.check import check, history
 from specbench.cli.generate import generate
 from specbench.cli.listing import app as list_app
 from specbench.cli.report import report
@@ -49,6 +50,8 @@ app.command()(run)
 app.command()(report)
 app.command()(verify)
 app.command()(generate)
+app.command()(check)
+app.command()(history)
 app.add_typer(list_app, name="list")
 app.add_typer(train_app, name="train")
 

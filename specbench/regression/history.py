@@ -1,0 +1,193 @@
+"""An append-only history of runs, keyed by commit, and where its figures changed.
+
+``history.jsonl`` holds one `Point` a line: a run's headline figures, its commit and its machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench import metrics
+from specbench.errors import UserError
+from specbench.metrics import Estimate
+from specbench.report.labels import row_labels
+from specbench.report.runs import load_entries
+
+SCHEMA = 1
+FILE = "history.jsonl"
+FIGURES = ("AAL", "speedup")
+MACHINE = ("cpu", "gpu", "threads")
+"""Facts that make two machines one for a trend of speed."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell's figure in one run.
+
+    Attributes:
+        commit: of the code that ran, None outside a repository.
+        created: ISO time of the run.
+        machine: what the figure was measured on; a trend of speed is one machine's.
+        figure: "AAL" or "speedup".
+        value, low, high, n: the estimate.
+    """
+
+    commit: str | None
+    created: str
+    run: str
+    machine: str
+    target: str
+    drafter: str
+    suite: str
+    figure: str
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+    schema: int = SCHEMA
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """What it is a point of; the machine matters to speed only."""
+        machine = self.machine if self.figure == "speedup" else ""
+        return self.target, self.suite, self.figure, self.drafter, machine
+
+
+def read(folder: Path) -> list[Point]:
+    """All points in the order they were added; none where there is no history yet.
+
+    Raises:
+        UserError: a line that cannot be read; it is named.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return []
+    points = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                points.append(Point(**json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error
+    return points
+
+
+def add(folder: Path, run: Path) -> int:
+    """Append the figures of ``run``; how many there were. A run is added once.
+
+    Raises:
+        UserError: the run cannot be read, or is in the history already.
+    """
+    points = list(_points(run))
+    known = {(p.commit, p.created, p.run) for p in read(folder)}
+    if any((p.commit, p.created, p.run) in known for p in points):
+        raise UserError(f"{run} is in {folder / FILE} already: a history is only added to.")
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(asdict(point)) + "\n" for point in points)
+    with (folder / FILE).open("a", encoding="utf-8") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    return len(points)
+
+
+def series(points: Iterable[Point]) -> dict[tuple[str, ...], list[Point]]:
+    """Points by what they are of, in order."""
+    found: dict[tuple[str, ...], list[Point]] = {}
+    for point in points:
+        found.setdefault(point.series, []).append(point)
+    return found
+
+
+def change_points(points: list[Point]) -> list[int]:
+    """Indices at which a new level begins.
+
+    The piecewise constant fit with the least squared error plus a penalty for each change
+    (optimal partitioning, Jackson et al. 2005), both in units of the noise: the larger of what
+    the intervals say and of what neighbours differ by. With 3.5 ln n a change, an unchanging
+    series with Gaussian noise shows one in 7 % of simulations at 20 points, 3 % at 50.
+    """
+    values = np.array([point.value for point in points])
+    n = len(values)
+    if n < 3:
+        return []
+    noise = max(_interval_noise(points), _neighbour_noise(values), 1e-6 * float(abs(values).max()))
+    return _partition(values / noise, 3.5 * float(np.log(n)))
+
+
+def _partition(values: Array, penalty: float) -> list[int]:
+    n = len(values)
+    sums = np.concatenate([[0.0], values.cumsum()])
+    squares = np.concatenate([[0.0], (values**2).cumsum()])
+    best, last = np.zeros(n + 1), np.zeros(n + 1, dtype=int)
+    best[0] = -penalty
+    for end in range(1, n + 1):
+        starts = np.arange(end)
+        lengths = end - starts
+        cost = squares[end] - squares[:end] - (sums[end] - sums[:end]) ** 2 / lengths
+        total = best[:end] + cost + penalty
+        last[end] = int(total.argmin())
+        best[end] = total[last[end]]
+    changes, end = [], n
+    while last[end] > 0:
+        end = int(last[end])
+        changes.append(end)
+    return changes[::-1]
+
+
+def _interval_noise(points: list[Point]) -> float:
+    """Median standard error of the points, by their 95 % intervals."""
+    halves = [(p.high - p.low) / 2 for p in points if p.high is not None and p.low is not None]
+    return float(np.median(halves)) / 1.96 if halves else 0.0
+
+
+def _neighbour_noise(values: Array) -> float:
+    """Standard deviation by the median step between neighbours, which a level change leaves be."""
+    return float(np.median(abs(np.diff(values)))) / (0.6745 * 2**0.5)
+
+
+def _points(run: Path) -> Iterable[Point]:
+    entries = load_entries([run])
+    for label, entry in zip(row_labels(entries), entries, strict=True):
+        if entry.is_baseline:
+            continue
+        figures = {
+            "AAL": metrics.estimate_pooled_aal(entry.samples),
+            "speedup": metrics.estimate_speedup(entry.baseline or (), entry.samples),
+        }
+        facts = entry.manifest.environment
+        for figure, estimate in figures.items():
+            if estimate.value is None:
+                continue
+            yield Point(
+                commit=facts.get("commit"),
+                created=entry.manifest.created,
+                run=entry.manifest.run,
+                machine=_machine(facts),
+                target=entry.cell.target.name,
+                drafter=label,
+                suite=entry.cell.suite,
+                figure=figure,
+                value=estimate.value,
+                **_ends(estimate),
+                n=estimate.n,
+            )
+
+
+def _ends(estimate: Estimate) -> dict[str, float | None]:
+    low, high = estimate.interval or (None, None)
+    return {"low": low, "high": high}
+
+
+def _machine(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {facts[key]}" for key in MACHINE if facts.get(key) is not None)

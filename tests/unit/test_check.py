@@ -1,0 +1,223 @@
+"""A run judged by a baseline: what is caught, what is let pass, what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from specbench.cli import app
+from specbench.records import (
+    MANIFEST,
+    SAMPLES,
+    Cell,
+    Manifest,
+    ModelId,
+    Sample,
+    Verdict,
+    load_samples,
+    manifest_to_json,
+    to_line,
+)
+from specbench.regression import outputs
+from specbench.regression.check import check
+
+PROMPTS = tuple(f"p{i}" for i in range(64))
+AR = Cell(
+    target=ModelId("tiny", sha256="1" * 64),
+    drafter="autoregressive",
+    options={},
+    draft_model=None,
+    width=0,
+    rule="none",
+    lossless=True,
+    suite="smoke",
+    suite_hash="a" * 64,
+    sample_ids=PROMPTS,
+    temperature=0.0,
+    top_k=0,
+    top_p=1.0,
+    max_new_tokens=128,
+    seed=0,
+    device="cpu",
+    dtype="float32",
+    attention="sdpa",
+    template=None,
+    thinking="n/a",
+)
+DRAFT = replace(AR, drafter="dflash", options={"block_size": 8}, width=7, rule="walk")
+MACHINE = {"cpu": "one", "threads": 1}
+
+
+def make_run(
+    folder: Path,
+    *,
+    draft: Cell = DRAFT,
+    rate: float = 0.7,
+    cost: float = 1.0,
+    seed: int = 0,
+    noise: float = 0.02,
+    kind: str = "identical",
+    machine: dict[str, Any] = MACHINE,
+    prompts: int = 64,
+) -> Path:
+    """A run whose rounds accept each of 7 tokens with ``rate`` times the prompt's own ease.
+
+    What is easy is the prompt's, the same in every run; ``noise`` is the clock's, another one in
+    every run.
+    """
+    folder.mkdir()
+    ease = np.random.default_rng(7).uniform(0.85, 1.1, 64)
+    luck = np.random.default_rng(11).random((64, 20, 7))
+    clock = np.random.default_rng(seed)
+    samples = []
+    for index, prompt in enumerate(PROMPTS[:prompts]):
+        accepted = (luck[index] < rate * ease[index]).cumprod(1).sum(1)
+        rounds = tuple((7, int(a), int(a) + 1) for a in accepted)
+        emitted = sum(r[2] for r in rounds)
+        output = tuple(range(emitted + 1))
+        for cell, seconds, r in (
+            (AR, 0.01 * emitted, ((0, 0, 1),) * emitted),
+            (draft, 0.015 * cost * len(rounds), rounds),
+        ):
+            jitter = float(np.exp(noise * clock.standard_normal()))
+            verdict = None if cell is AR else Verdict(kind)
+            samples.append(
+                Sample(cell.id, prompt, 1, "ok", 9, output, "length", r, 0.1, seconds * jitter,
+                       verdict=verdict)
+            )  # fmt: skip
+    manifest = Manifest(folder.name, "specbench run", "2026-01-01", {c.id: c for c in (AR, draft)},
+                        machine)  # fmt: skip
+    (folder / MANIFEST).write_text(manifest_to_json(manifest))
+    (folder / SAMPLES).write_text("".join(map(to_line, samples)))
+    return folder
+
+
+def verdicts(candidate: Path, baseline: Path, **options: Any) -> dict[str, str]:
+    """By stage, for the drafter."""
+    findings = check(candidate, baseline, **options).findings
+    return {f.stage: f.verdict for f in findings if f.drafter == "dflash"}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "base")
+
+
+def test_the_same_code_twice_raises_no_alarm(tmp_path: Path, base: Path) -> None:
+    for seed in range(1, 21):
+        again = make_run(tmp_path / f"again-{seed}", seed=seed, noise=0.05)
+        assert check(again, base).exit_code == 0
+
+
+def test_five_percent_less_accepted_is_a_regression(tmp_path: Path, base: Path) -> None:
+    worse = make_run(tmp_path / "worse", rate=0.678, seed=1)
+    found = check(worse, base)
+    (finding,) = found.regressions
+    assert (finding.stage, found.exit_code) == ("AAL", 1)
+    assert finding.ratio is not None
+    assert finding.ratio.value == pytest.approx(0.95, abs=0.008)
+    assert check(worse, base, {"AAL": 0.1}).exit_code == 0
+    assert verdicts(base, worse)["AAL"] == "improved"
+
+
+def test_slower_rounds_are_a_regression_on_the_same_machine_only(
+    tmp_path: Path, base: Path
+) -> None:
+    slower = make_run(tmp_path / "slower", cost=1.25, seed=1)
+    assert verdicts(slower, base)["speedup"] == "regression"
+    other = make_run(tmp_path / "other", cost=1.25, seed=1, machine={"cpu": "two", "threads": 1})
+    found = check(other, base)
+    assert verdicts(other, base)["speedup"] == "skipped"
+    assert (found.exit_code, found.machine != ()) == (0, True)
+
+
+def test_lost_answers_and_cells_come_first(tmp_path: Path, base: Path) -> None:
+    fewer = make_run(tmp_path / "fewer", prompts=60, rate=0.5, seed=1)
+    found = check(fewer, base)
+    assert [f.stage for f in found.regressions] == [
+        "completeness",
+        "completeness",
+        "AAL",
+        "speedup",
+    ]
+    assert found.findings[0].text == "4 of 64 answers are missing"
+    other = make_run(tmp_path / "other", draft=replace(DRAFT, drafter="eagle3"))
+    assert [f.text for f in check(other, base).regressions] == ["the candidate has no such cell"]
+
+
+def test_broken_outputs_and_lossy_rules_are_regressions(tmp_path: Path, base: Path) -> None:
+    broken = make_run(tmp_path / "broken", kind="broken")
+    assert verdicts(broken, base)["losslessness"] == "regression"
+    lossy = make_run(tmp_path / "lossy", draft=replace(DRAFT, lossless=False), kind="lossy")
+    assert verdicts(lossy, base)["losslessness"] == "regression"
+    assert verdicts(lossy, lossy)["losslessness"] == "fine"
+    tie = make_run(tmp_path / "tie", kind="near-tie")
+    assert verdicts(tie, base)["losslessness"] == "fine"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"dtype": "bfloat16"}, "dtype was float32, is bfloat16"),
+        ({"options": {"block_size": 4}}, "options was"),
+        ({"target": ModelId("tiny", sha256="2" * 64)}, "target was"),
+    ],
+)
+def test_other_settings_are_not_comparable(
+    tmp_path: Path, base: Path, change: dict[str, Any], named: str
+) -> None:
+    other = make_run(tmp_path / "other", draft=replace(DRAFT, **change))
+    found = check(other, base)
+    assert found.exit_code == 3
+    assert named in outputs.conclusion(found)
+    forced = check(other, base, force=True)
+    assert forced.exit_code == 0
+    assert any(named in note for note in outputs.notes(forced))
+
+
+def test_another_draft_is_what_a_check_is_for(tmp_path: Path, base: Path) -> None:
+    draft = replace(DRAFT, draft_model=ModelId("d", sha256="3" * 64), details={"block": 8})
+    assert check(make_run(tmp_path / "new", draft=draft), base).exit_code == 0
+
+
+def test_outputs_say_what_was_found(tmp_path: Path, base: Path) -> None:
+    found = check(make_run(tmp_path / "worse", rate=0.6, seed=1), base)
+    xml = ElementTree.fromstring(outputs.junit(found))
+    assert (xml.get("failures"), xml.get("tests")) == ("2", str(len(found.findings)))
+    assert xml.find(".//failure") is not None
+    facts = json.loads(outputs.to_json(found))
+    assert (facts["exit_code"], facts["schema"]) == (1, 1)
+    text = outputs.markdown(found)
+    assert text.index("| ✗ | AAL |") < text.index("<details>")
+    assert len(outputs.markdown(found, 400).encode()) <= 400
+    bigger = json.loads(outputs.benchmark_list(found))
+    assert {entry["unit"] for entry in bigger} == {"tokens per round", "x"}
+    smaller = json.loads(outputs.benchmark_list_smaller(found))
+    assert [entry["value"] for entry in smaller] == [0, 0]
+
+
+def test_the_command_line(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv(outputs.SUMMARY_VARIABLE, str(summary))
+    worse = make_run(tmp_path / "worse", rate=0.6, seed=1)
+
+    def run(*arguments: object) -> int:
+        return CliRunner().invoke(app, ["check", *map(str, arguments)]).exit_code
+
+    files = ["--junit", tmp_path / "j.xml", "--json", tmp_path / "c.json", "--benchmarks", tmp_path]
+    assert run(worse, "--baseline", base, *files) == 1
+    assert "Regressions: 1 in AAL" in summary.read_text()
+    for name in ("j.xml", "c.json", "bigger-is-better.json", "smaller-is-better.json"):
+        assert (tmp_path / name).stat().st_size
+    fresh = tmp_path / "new" / "baseline"
+    assert run(worse, "--baseline", fresh, "--update") == 0
+    assert list(load_samples(fresh)) == list(load_samples(worse))
+    assert run(worse, "--baseline", fresh) == 0
+    assert run(base, "--baseline", fresh) == 0

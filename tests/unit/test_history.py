@@ -1,0 +1,61 @@
+"""A history is only added to; a new level is seen, noise is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specbench.errors import UserError
+from specbench.regression import history
+from specbench.regression.history import Point, change_points
+from specbench.regression.trends import draw
+from tests.unit.test_check import make_run
+
+
+def points(values: list[float], half: float = 0.0) -> list[Point]:
+    return [
+        Point(f"c{i}", f"2026-01-{i + 1:02}", f"r{i}", "m", "tiny", "dflash", "smoke", "AAL", v,
+              v - half, v + half, 64)
+        for i, v in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_runs_are_added_once_and_drawn(tmp_path: Path) -> None:
+    folder = tmp_path / "history"
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", rate=0.6, seed=1)
+    assert history.add(folder, first) == 2
+    before = (folder / history.FILE).read_text()
+    assert history.add(folder, second) == 2
+    assert (folder / history.FILE).read_text().startswith(before)
+    with pytest.raises(UserError, match="already"):
+        history.add(folder, first)
+    read = history.read(folder)
+    assert [p.run for p in read] == ["a", "a", "b", "b"]
+    (path,) = draw(read, tmp_path / "plots")
+    assert path.stat().st_size > 10_000
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / history.FILE).write_text("{}\n")
+    with pytest.raises(UserError, match=r"history\.jsonl, line 1"):
+        history.read(tmp_path)
+
+
+def test_levels_change_where_they_do() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.02, 40)
+    level = np.array([2.0] * 15 + [2.2] * 15 + [1.9] * 10)
+    assert change_points(points(list(level + noise))) == [15, 30]
+    assert change_points(points([2.0] * 10)) == []
+    assert change_points(points([2.0, 2.5])) == []
+    # Exact figures, as greedy AAL is: one step is one change.
+    assert change_points(points([2.0] * 5 + [2.1] * 5)) == [5]
+    # The same step is nothing where the intervals say that nobody can see it.
+    assert change_points(points([2.0] * 5 + [2.1] * 5, half=0.4)) == []
+
+
+def test_noise_alone_is_rarely_a_new_level() -> None:
+    rng = np.random.default_rng(1)
+    alarms = sum(bool(change_points(points(list(rng.normal(2, 0.05, 50))))) for _ in range(200))
+    assert alarms <= 20
