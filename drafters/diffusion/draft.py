@@ -44,8 +44,9 @@ class Options:
         order: with more than one step, one of `DRAFT_ORDERS`.
         sample: at temperature > 0, draw every slot independently from its own marginal and hand
             the marginals over for exact rejection sampling; one step only, since later steps
-            would see the draws. False takes the most likely tokens, one-hot, which are kept more
-            often: independently drawn neighbours rarely fit together.
+            would see the draws. False takes the most likely tokens, one-hot. Which of the two is
+            kept more often hangs on the model: where neighbours hang together, independent draws
+            rarely fit, and where the model is unsure, its favourite is rarely said.
         cache: "none" runs the whole prefix every forward; "prefix_causal" keeps the keys and
             values of a causal prefix, an approximation of full attention; "block" keeps those of
             finished blocks, exactly, in block-causal models; "auto" is "block" where the model

@@ -222,7 +222,8 @@ class MultiBlock:
         self._masked: list[bool] = []
 
     def open(self, contents: Tensor) -> Tensor:
-        stops = torch.isin(contents, torch.tensor(self._stop_ids, device=contents.device))
+        stop_ids = torch.tensor(self._stop_ids, dtype=torch.long, device=contents.device)
+        stops = torch.isin(contents, stop_ids)
         if stops.any():
             first = int(stops.int().argmax())
             contents[first + 1 :] = contents[first]

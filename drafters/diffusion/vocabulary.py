@@ -168,12 +168,13 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
 
 
 def _stop(target: TargetView) -> int | None:
-    """The id that ends the target's answers: the tokenizer's, else the config's first."""
+    """The id that ends the target's answers: the tokenizer's, else the config's first, else the
+    lowest that it stops at."""
     for holder in (target.tokenizer, target.config):
         eos = getattr(holder, "eos_token_id", None)
         if eos is not None:
             return int(eos[0] if isinstance(eos, list) else eos)
-    return None
+    return min(target.stop_ids, default=None)
 
 
 def _require_same_size(target: TargetView, model: DiffusionModel, tokenizer: Any, who: str) -> None:

@@ -218,6 +218,7 @@ def test_details_say_what_is_approximate(target: Target, twin: str, blocks: str)
     assert bound(target, twin, cache="prefix_causal").details == {
         "family": "converted",
         "cache": "prefix_causal",
+        "candidates": 1,
         "approximate": True,
         "shared_vocabulary": 1.0,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from diffusion_drafts import save_twin, tokenizer
 
 from drafters.diffusion.draft import Diffusion
-from drafters.diffusion.vocabulary import Vocabulary, load_tokenizer
+from drafters.diffusion.vocabulary import Vocabulary, _stop, load_tokenizer
 from specbench.api import Commit, Request, Sampling, Target, UserError
 from specbench.testing import assert_lossless, tiny_target
 
@@ -160,3 +161,13 @@ def test_dreams_tokenizer_is_loaded_without_its_code(tmp_path: Path) -> None:
     found = load_tokenizer(str(tmp_path))
     assert found.get_vocab()["ab"] == 2
     assert load_tokenizer(str(tmp_path / "nothing")) is None
+
+
+def test_the_targets_stop_id_is_its_tokenizers_then_its_configs() -> None:
+    spoken = target_with(tokenizer(WORDS, ("<end>",), eos_token="<end>")).view()
+    assert _stop(spoken) == 60
+    silent = replace(spoken, tokenizer=None, stop_ids=frozenset())
+    assert _stop(silent) is None
+    assert _stop(replace(silent, stop_ids=frozenset({9, 4}))) == 4
+    silent.config.eos_token_id = [7, 3]
+    assert _stop(silent) == 7
