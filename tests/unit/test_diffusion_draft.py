@@ -72,6 +72,23 @@ def test_contract(check: Check, kind: str, target: Target, twin: str) -> None:
     check(target, lambda: Diffusion(Diffusion.Options(model=twin, **KINDS[kind])))
 
 
+@pytest.fixture(scope="module")
+def llama() -> Target:
+    return tiny_target("llama", layers=2, context=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def unshifted(llama: Target, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Block-causal and not shifted, as BD3-LM's."""
+    folder = tmp_path_factory.mktemp("unshifted")
+    return save_twin(llama, folder, shift=False, block_size=4)
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_contract_of_a_block_causal_llama(check: Check, llama: Target, unshifted: str) -> None:
+    check(llama, lambda: Diffusion(Diffusion.Options(model=unshifted, tokens=5, steps=2)))
+
+
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("cache", ["none", "prefix_causal", "auto"])
 def test_greedy_output_is_the_targets(
