@@ -147,3 +147,26 @@ def test_precision_is_one_of_two():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with pytest.raises(UserError, match="bf16, fp32"):
         autocast(torch.device("cpu"), "fp8")
+
+
+def test_the_step_that_comes_is_told_also_after_a_resumption(tmp_path):
+    told = []
+    for killed_at in (7, None):
+        model = Noisy()
+        model.killed_at = killed_at
+        resume = killed_at is None
+        try:
+            train(
+                model,
+                model.loss,
+                batches(),
+                SETTINGS,
+                tmp_path,
+                validate=dict,
+                before_step=told.append,
+                resume=resume,
+            )
+        except KilledError:
+            assert told == list(range(7))
+            told.clear()
+    assert told == list(range(4, 12)), "the checkpoint is that of step 4"
