@@ -26,7 +26,9 @@ from specbench.api import (
     TargetView,
     UserError,
     before_stop,
+    check_candidates,
     seeded_generator,
+    with_candidates,
 )
 
 
@@ -51,6 +53,9 @@ class Options:
         steps: forwards a draft takes; those before the last fill the slots the model is surest of.
         cache: "none", "prefix_causal" (an approximation) or "block"; see `diffusion.prefix`.
         map_vocabulary: draft for a target with another tokenizer, through the tokens they share.
+        candidates: more than one verifies the path and so many drafts less one, drawn slot by slot
+            from the same pass and as long as the path, and keeps the best (rule "select").
+        draft_temperature: at which they are drawn.
     """
 
     model: str | None = None
@@ -71,6 +76,8 @@ class Options:
     steps: int = 1
     cache: str = "none"
     map_vocabulary: bool = False
+    candidates: int = 1
+    draft_temperature: float = 1.5
 
     def __post_init__(self) -> None:
         for option in ("beam", "max_candidates", "tokens", "steps"):
@@ -84,6 +91,7 @@ class Options:
             if getattr(self, option) not in known:
                 given = getattr(self, option)
                 raise ValueError(f"{option} is one of {', '.join(known)}, not {given!r}")
+        check_candidates(self.candidates, self.draft_temperature)
         self.length()
 
     def length(self) -> AdaptiveLength:
@@ -98,6 +106,10 @@ class DiffuSpec(Drafter):
 
     name = "diffuspec"
     Options = Options
+
+    @property
+    def rule(self) -> str:
+        return "select" if self.options.candidates > 1 else "walk"
 
     @property
     def details(self) -> dict[str, Any]:
@@ -121,7 +133,8 @@ class DiffuSpec(Drafter):
                 "diffuspec needs a masked-diffusion model: give its folder or hub id "
                 "(--draft-model)."
             )
-        self.width = options.length().length
+        self.longest = options.length().length
+        self.width = options.candidates * self.longest
         self.scorer = load_scorer(options.scorer, target) if options.search else None
         self.model = DiffusionModel.load(
             options.model, options.revision, device=target.device, dtype=target.dtype
@@ -148,7 +161,7 @@ class DiffuSpecSession(DraftSession):
         self._prefix = drafter.model.open(self._capacity, drafter.options.cache)
         self._scorer: ScorerContext | None = None
         if drafter.scorer is not None:
-            paths = drafter.options.beam * drafter.width
+            paths = drafter.options.beam * drafter.longest
             self._scorer = drafter.scorer.open(request.capacity, paths)
         self._length = drafter.options.length()
         stops = [] if drafter.vocabulary.stop is None else [drafter.vocabulary.stop]
@@ -179,11 +192,18 @@ class DiffuSpecSession(DraftSession):
         logits = self._vocabulary.logits(self._passes(count))
         raw = logits.argmax(-1)
         self._generated = before_stop(raw, self._stops)
-        if self._scorer is None:
-            return Proposal.chain(raw)
-        with self._probe.phase("search"):
-            path = self._search(logits, self._scorer)
-        return Proposal.chain(torch.tensor(path, device=raw.device))
+        own = raw
+        if self._scorer is not None:
+            with self._probe.phase("search"):
+                own = torch.tensor(self._search(logits, self._scorer), device=raw.device)
+        options = self._options
+        return with_candidates(
+            own,
+            logits[: len(own)],
+            options.candidates,
+            options.draft_temperature,
+            self._generator,
+        )
 
     def _search(self, logits: Tensor, scorer: ScorerContext) -> tuple[int, ...]:
         """The best path through the lattice of ``[count, vocabulary]`` logits, target ids."""

@@ -57,7 +57,7 @@ class SpecDiff(Diffusion):
     """One pass, one draw a slot from its marginal, the ratio rule on the chain."""
 
     name = "specdiff"
-    Options: ClassVar[type] = SpecDiffOptions
+    Options = SpecDiffOptions  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SpecDiff2(Diffusion):
     """One pass, K drafts drawn from its marginals, and the target keeps the best of them."""
 
     name = "specdiff2"
-    Options: ClassVar[type] = SpecDiff2Options
+    Options = SpecDiff2Options  # type: ignore[assignment]
 
     @property
     def rule(self) -> str:

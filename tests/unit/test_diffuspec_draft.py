@@ -81,6 +81,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "wide": {"beam": 9, "mass": 1.0, "max_candidates": 30},
     "diffusion alone": {"weight": 1.0},
     "scorer alone": {"weight": 0.0},
+    "candidates": {"candidates": 3},
+    "candidates, no search": {"candidates": 3, "search": False, "steps": 2},
     **{rule: {"stop_rule": rule} for rule in STOP_RULES if rule != "first-raw"},
 }
 
@@ -185,6 +187,17 @@ def test_lengths_follow_the_adaptive_rule(
     assert lengths[0] == 6
     assert lengths[1] == 4  # 2 generated and 2 accepted, halved: 1 + 3.
     assert len(set(lengths)) > 2
+
+
+def test_the_path_is_the_first_of_its_candidates(files: Files) -> None:
+    path = opened(bound(files)).propose(9)
+    drafter = bound(files, candidates=5, draft_temperature=3.0)
+    assert (drafter.rule, drafter.width) == ("select", 5 * 6)
+    several = opened(drafter).propose(9)
+    assert torch.equal(several.tokens[: len(path)], path.tokens)
+    assert torch.equal(several.parents[: len(path)], path.parents)
+    assert len(path) < len(several) <= 5 * len(path)
+    assert int(several.depths.max()) == len(path)
 
 
 def test_a_fixed_length_stays(files: Files) -> None:
