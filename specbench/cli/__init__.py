@@ -16,6 +16,7 @@ from specbench.cli.listing import app as list_app
 from specbench.cli.report import report
 from specbench.cli.run import run
 from specbench.cli.train import app as train_app
+from specbench.cli.tune import tune
 from specbench.cli.verify import verify
 from specbench.errors import UserError
 
@@ -50,6 +51,7 @@ app.command()(run)
 app.command()(report)
 app.command()(verify)
 app.command()(generate)
+app.command()(tune)
 app.command()(check)
 app.command()(history)
 app.add_typer(list_app, name="list")

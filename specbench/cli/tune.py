@@ -1,0 +1,158 @@
+"""`specbench tune`: what a verification costs here, and the draft length that pays."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specbench.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from specbench.metrics import Estimate
+    from specbench.tune import Tuned, Tuning
+
+
+def tune(
+    drafter: Annotated[
+        list[str], typer.Option(help="Drafters, as for `run`: `dflash,eagle3[total_tokens=16|60]`.")
+    ],
+    suite: Annotated[str, typer.Option(help="Suite, or the path of a JSONL file.")] = "smoke",
+    target: Annotated[
+        str | None, typer.Option(help="Hub id or folder. Default: the embedded tiny-target.")
+    ] = None,
+    draft_model: Annotated[str | None, typer.Option(help="Hub id or folder of the draft.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="DRAFTER.KEY=VALUE", help="An option.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Prompts to decode.")] = 8,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 64,
+    depths: Annotated[
+        str, typer.Option(help="Draft lengths to try; those beyond the drafter's are left out.")
+    ] = "1,2,4,8,16,32",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the suites' data.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for tune.json; in a run's folder, `specbench report --plots` draws it."
+        ),
+    ] = None,
+) -> None:
+    """Find the draft length that pays on this machine.
+
+    Measures a verification by rows and context length, then AAL, drafting cost and speed at each
+    draft length. Beside the measured speedup stands that of the model
+    AAL * step / (draft + verify), and the AAL from which on the length pays.
+
+        specbench tune --drafter dflash,prompt-lookup,draft-model
+    """
+    from rich.console import Console
+
+    from specbench.cli.run import _names, _silence
+    from specbench.plan import Settings, make_plan
+    from specbench.tune import TUNING, to_json
+    from specbench.tune import tune as measure
+
+    _silence()
+    plan = make_plan(
+        Settings(
+            drafters=_names("--drafter", drafter),
+            suites=(suite,),
+            target=target,
+            draft_model=draft_model,
+            overrides=tuple(override or ()),
+            limit=limit,
+            max_new_tokens=max_new_tokens,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            data_dir=data_dir,
+        )
+    )
+    console = Console()
+    with console.status("measuring"):
+        tuning = measure(plan, _depths(depths))
+    console.print(_curve(tuning), *(_table(tuned) for tuned in tuning.drafters))
+    typer.echo(_best(tuning))
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / TUNING).write_text(to_json(tuning), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{out / TUNING} cannot be written: {error.strerror}.") from error
+        typer.echo(f"Written: {out / TUNING}")
+
+
+def _depths(text: str) -> list[int]:
+    try:
+        depths = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        depths = []
+    if not depths or depths[0] < 1:
+        raise UserError(f"--depths {text} must be numbers from 1 on, with commas between them.")
+    return depths
+
+
+def _curve(tuning: "Tuning") -> "Table":
+    from rich.table import Table
+
+    contexts = sorted({cost.context for cost in tuning.verify})
+    table = Table(title="Milliseconds of one verification [middle half]", title_justify="left")
+    table.add_column("rows", justify="right")
+    for context in contexts:
+        table.add_column(f"context {context}", justify="right")
+    by_place = {(cost.rows, cost.context): cost for cost in tuning.verify}
+    for rows in sorted({cost.rows for cost in tuning.verify}):
+        found = [by_place[rows, context] for context in contexts]
+        cells = [f"{c.milliseconds:.2f} \\[{c.low:.2f}, {c.high:.2f}]" for c in found]
+        table.add_row(str(rows), *cells)
+    return table
+
+
+def _table(tuned: "Tuned") -> "Table":
+    from rich.table import Table
+
+    options = ", ".join(f"{k}={v}" for k, v in tuned.options.items() if v is not None)
+    table = Table(title=f"{tuned.drafter} ({options})", title_justify="left")
+    for name in (
+        "depth", "rows", "AAL", "draft ms", "verify ms", "pays from AAL", "model", "measured", "n",
+    ):  # fmt: skip
+        table.add_column(name, justify="right")
+    for depth in tuned.depths:
+        mark = "*" if depth is tuned.best else ""
+        table.add_row(
+            f"{depth.depth}{mark}",
+            f"{depth.rows:.1f}",
+            _number(depth.aal),
+            f"{depth.draft:.2f}",
+            f"{depth.verify:.2f}",
+            f"{depth.break_even:.2f}",
+            "-" if depth.model is None else f"{depth.model:.2f}x",
+            _number(depth.measured),
+            str(depth.measured.n),
+        )
+    return table
+
+
+def _number(estimate: "Estimate") -> str:
+    if estimate.value is None:
+        return "-"
+    if estimate.interval is None:
+        return f"{estimate.value:.2f}"
+    low, high = estimate.interval
+    return f"{estimate.value:.2f} \\[{low:.2f}, {high:.2f}]"
+
+
+def _best(tuning: "Tuning") -> str:
+    lines = [f"An autoregressive step takes {tuning.step:.2f} ms here."]
+    for tuned in tuning.drafters:
+        best = tuned.best
+        if best is not None:
+            name = f"{tuned.drafter}: depth {best.depth}"
+            pays = "" if (best.measured.value or 0) > 1 else ", which is slower than none"
+            lines.append(f"{name} is best, {_number(best.measured)}x{pays}.".replace("\\", ""))
+    return "\n".join(lines)
