@@ -98,10 +98,8 @@ def _depths(text: str) -> list[int]:
 
 
 def _curve(tuning: "Tuning") -> "Table":
-    from rich.table import Table
-
     contexts = sorted({cost.context for cost in tuning.verify})
-    table = Table(title="Milliseconds of one verification [middle half]", title_justify="left")
+    table = _plain("Milliseconds of one verification [middle half]")
     table.add_column("rows", justify="right")
     for context in contexts:
         table.add_column(f"context {context}", justify="right")
@@ -113,13 +111,18 @@ def _curve(tuning: "Tuning") -> "Table":
     return table
 
 
-def _table(tuned: "Tuned") -> "Table":
+def _plain(title: str) -> "Table":
+    from rich import box
     from rich.table import Table
 
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def _table(tuned: "Tuned") -> "Table":
     options = ", ".join(f"{k}={v}" for k, v in tuned.options.items() if v is not None)
-    table = Table(title=f"{tuned.drafter} ({options})", title_justify="left")
+    table = _plain(f"{tuned.drafter} ({options})")
     for name in (
-        "depth", "rows", "AAL", "draft ms", "verify ms", "pays from AAL", "model", "measured", "n",
+        "depth", "rows", "AAL", "draft ms", "verify ms", "pays from", "model", "measured", "n",
     ):  # fmt: skip
         table.add_column(name, justify="right")
     for depth in tuned.depths:
