@@ -99,7 +99,7 @@ def _depths(text: str) -> list[int]:
 
 def _curve(tuning: "Tuning") -> "Table":
     contexts = sorted({cost.context for cost in tuning.verify})
-    table = _plain("Milliseconds of one verification [middle half]")
+    table = _plain("Milliseconds of one verification, with the middle half of all")
     table.add_column("rows", justify="right")
     for context in contexts:
         table.add_column(f"context {context}", justify="right")
@@ -122,20 +122,20 @@ def _table(tuned: "Tuned") -> "Table":
     options = ", ".join(f"{k}={v}" for k, v in tuned.options.items() if v is not None)
     table = _plain(f"{tuned.drafter} ({options})")
     for name in (
-        "depth", "rows", "AAL", "draft ms", "verify ms", "pays from", "model", "measured", "n",
+        "depth", "rows", "AAL", "draft ms", "verify ms", "pays at", "model", "measured", "n",
     ):  # fmt: skip
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for depth in tuned.depths:
         mark = "*" if depth is tuned.best else ""
         table.add_row(
             f"{depth.depth}{mark}",
             f"{depth.rows:.1f}",
-            _number(depth.aal),
+            _number(depth.aal).replace(" ", "\n", 1),
             f"{depth.draft:.2f}",
             f"{depth.verify:.2f}",
             f"{depth.break_even:.2f}",
             "-" if depth.model is None else f"{depth.model:.2f}x",
-            _number(depth.measured),
+            _number(depth.measured).replace(" ", "\n", 1),
             str(depth.measured.n),
         )
     return table
