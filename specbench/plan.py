@@ -124,7 +124,7 @@ def make_plan(settings: Settings) -> Plan:
     target = TINY_TARGET if settings.target is None else settings.target
     embedded = target == TINY_TARGET
     device = choose_device("cpu" if embedded else "auto", settings.device)
-    return Plan(
+    plan = Plan(
         target=target,
         arms=plan_arms(
             (registry.BASELINE, *settings.drafters),
@@ -142,6 +142,9 @@ def make_plan(settings: Settings) -> Plan:
         threads=settings.threads or (1 if embedded else None),
         thinking=settings.thinking,
     )
+    for name in (plan.target, *(arm.draft_model for arm in plan.arms if arm.draft_model)):
+        _refuse_missing_folder(name)
+    return plan
 
 
 def plan_arms(
@@ -227,6 +230,13 @@ def _split(overrides: tuple[str, ...], names: tuple[str, ...]) -> dict[str, dict
             )
         chosen[name][key] = value
     return chosen
+
+
+def _refuse_missing_folder(name: str) -> None:
+    """A name that can only be a path; a hub id holds one slash at most."""
+    is_path = name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1
+    if is_path and not Path(name).is_dir():
+        raise UserError(f"There is no folder {name}: give one with a model in it, or a hub id.")
 
 
 def _takes_model(options: type) -> bool:

@@ -75,6 +75,7 @@ class DraftModel(Drafter):
             device=target.device,
             dtype=target.dtype,
             revision=self.options.revision,
+            role="draft",
         )
         self._vocabulary = target.vocab_size
         _require_same_vocabulary(target, self._model)

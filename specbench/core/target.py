@@ -54,8 +54,12 @@ class Target:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         revision: str | None = None,
+        role: str = "target",
     ) -> Target:
         """Load from a hub id or a folder; safetensors only, no remote code.
+
+        Args:
+            role: what the model is to the person who named it, for messages.
 
         Raises:
             UserError: nothing loadable under that name, weights that do not fit their config, or
@@ -73,7 +77,7 @@ class Target:
             )
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(
-                f"Cannot load the target {name!r}: {_first_line(error)}",
+                f"Cannot load the {role} {name!r}: {_first_line(error)}",
                 "Give a folder with config.json and safetensors, or a hub id that this machine "
                 "can reach (elsewhere: `hf download`, copy the folder, pass its path).",
             ) from error
@@ -206,6 +210,11 @@ def _refuse_invented_weights(found: dict[str, Any], name: str) -> None:
         )
 
 
+def largest_error(dtype: torch.dtype) -> float:
+    """Relative difference of logits beyond which it is no rounding any more."""
+    return 1e-3 if dtype == torch.float32 else 0.05
+
+
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
     """The tokenizer under a hub id or folder, or None where there is none."""
     try:
@@ -309,7 +318,7 @@ def _self_check(target: Target) -> None:
     tree = Proposal(tokens, parents)
     got, _ = target.forward(torch.cat([ids[prompt : prompt + 1], tokens]), cache, tree=tree)
     error = (got[0::2].float() - want.float()).norm() / want.float().norm()
-    if not error < (1e-3 if target.dtype == torch.float32 else 0.05):
+    if not error < largest_error(target.dtype):
         raise UserError(
             f"The target {target.name!r} ({target.model.config.model_type}) does not give its own "
             f"logits through specbench's cache (relative difference {float(error):.2g}), so "

@@ -65,7 +65,11 @@ def test_python_m() -> None:
         (["--drafter", "prompt-lookup", "--set", "prompt-lookup.x=1"], "no option 'x'"),
         (["--drafter", "prompt-lookup", "--device", "tpu"], "auto, cpu or cuda"),
         (["--drafter", "prompt-lookup", "--thinking", "x"], "--thinking is on or off, not 'x'"),
-        (["--drafter", "prompt-lookup", "--target", "no/such/folder"], "Cannot load the target"),
+        (
+            ["--drafter", "prompt-lookup", "--target", "no/such/folder"],
+            "There is no folder no/such",
+        ),
+        (["--drafter", "draft-model", "--draft-model", "./no", "--dry-run"], "There is no folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -198,3 +198,11 @@ def test_past_its_own_context_it_proposes_nothing(target: Target, tmp_path: Path
         assert r.drafted == max(0, min(4, 17 - ends[-1], len(PROMPT) + 30 - ends[-1]))
         ends.append(ends[-1] + len(r.tokens))
     assert output.rounds[-1].drafted == 0
+
+
+def test_a_truncated_draft_is_not_called_the_target(target: Target, tmp_path: Path) -> None:
+    folder = Path(save(tmp_path, tiny_target(seed=1, layers=1)))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"Cannot load the draft .*"):
+        bound(target, str(folder))

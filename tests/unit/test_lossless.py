@@ -129,3 +129,18 @@ def test_tolerance_is_rounding_and_grows_with_it(target: Target) -> None:
         assert measure_tolerance(rough, PROMPT, width=7) > 10 * exact
     finally:
         target.model.to(torch.float32)
+
+
+def test_a_fault_in_blocks_does_not_excuse_itself(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of several rows that are plainly wrong: the tolerance stays one of rounding."""
+    forward = Target.forward
+
+    def faulty(self: Target, *args: object, **kwargs: object):  # type: ignore[no-untyped-def]
+        logits, features = forward(self, *args, **kwargs)  # type: ignore[arg-type]
+        return (logits if len(logits) == 1 else logits.roll(1, -1)), features
+
+    largest = float(next_logits(target, ()).abs().max())
+    monkeypatch.setattr(Target, "forward", faulty)
+    assert measure_tolerance(target, PROMPT, width=7) < 0.01 * largest
