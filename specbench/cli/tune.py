@@ -122,7 +122,7 @@ def _table(tuned: "Tuned") -> "Table":
     options = ", ".join(f"{k}={v}" for k, v in tuned.options.items() if v is not None)
     table = _plain(f"{tuned.drafter} ({options})")
     for name in (
-        "depth", "rows", "AAL", "draft ms", "verify ms", "pays at", "model", "measured", "n",
+        "depth", "rows", "AAL", "draft ms", "verify ms", "pays at", "model", "measured",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for depth in tuned.depths:
@@ -136,7 +136,6 @@ def _table(tuned: "Tuned") -> "Table":
             f"{depth.break_even:.2f}",
             "-" if depth.model is None else f"{depth.model:.2f}x",
             _number(depth.measured).replace(" ", "\n", 1),
-            str(depth.measured.n),
         )
     return table
 
@@ -151,7 +150,10 @@ def _number(estimate: "Estimate") -> str:
 
 
 def _best(tuning: "Tuning") -> str:
-    lines = [f"An autoregressive step takes {tuning.step:.2f} ms here."]
+    lines = [
+        f"{tuning.prompts} prompts of {tuning.suite}; an autoregressive step takes "
+        f"{tuning.step:.2f} ms here."
+    ]
     for tuned in tuning.drafters:
         best = tuned.best
         if best is not None:
