@@ -15,6 +15,7 @@ from specbench import chat, registry
 from specbench.arms import Failure, Ready, attempt, load
 from specbench.core.drafter import Drafter, Probe
 from specbench.core.target import Target
+from specbench.core.verifier import SAME_TEXT
 from specbench.environment import environment
 from specbench.errors import UserError
 from specbench.lossless import judge, measure_tolerance
@@ -24,9 +25,6 @@ from specbench.records import Cell, Manifest, Sample, Verdict, is_broken
 from specbench.store import Key, Store, refuse_another_machine
 from specbench.suite import Prompt
 from specbench.traces import Trace
-
-SAME_TEXT = frozenset({"walk", "select"})
-"""Rules whose text equals plain sampling with the same seed."""
 
 
 class Observer(Protocol):

@@ -150,10 +150,8 @@ def _number(estimate: "Estimate") -> str:
 
 
 def _best(tuning: "Tuning") -> str:
-    lines = [
-        f"{tuning.prompts} prompts of {tuning.suite}; an autoregressive step takes "
-        f"{tuning.step:.2f} ms here."
-    ]
+    where = f"{tuning.prompts} prompts of {tuning.suite}"
+    lines = [f"{where}; an autoregressive step takes {tuning.step:.2f} ms here."]
     for tuned in tuning.drafters:
         best = tuned.best
         if best is not None:
