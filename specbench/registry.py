@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GROUP = "specbench.drafters"
 BASELINE = "autoregressive"
+SELF_TEST = "self-test"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import typer
 
 from specbench.errors import UserError
 from specbench.options import split_outside_brackets
+from specbench.registry import SELF_TEST
 
 if TYPE_CHECKING:
     from specbench.core.sampling import Sampling
@@ -125,6 +126,14 @@ def run(
         bool,
         typer.Option("--dry-run", help="Show what would be run and stop.", rich_help_panel=RUNNING),
     ] = False,
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Measure the baseline against itself too: what this machine cannot tell apart.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = False,
     trace: Annotated[
         int,
         typer.Option(
@@ -169,7 +178,7 @@ def run(
     _silence()
     plan = make_plan(
         Settings(
-            drafters=_names("--drafter", drafter),
+            drafters=_names("--drafter", drafter) + ((SELF_TEST,) if self_test else ()),
             suites=_names("--suite", suite or ["smoke"]),
             target=target,
             draft_model=draft_model,

@@ -175,6 +175,16 @@ class Autoregressive(Drafter):
         return _Silent(self._empty)
 
 
+class SelfTest(Autoregressive):
+    """Autoregressive decoding once more, as if it were a drafter: an A/A test.
+
+    Its speedup is 1 but for what the machine does by itself, so what its interval leaves open is
+    what no comparison on this machine can see.
+    """
+
+    name = "self-test"
+
+
 class _Silent(DraftSession):
     def __init__(self, empty: Proposal) -> None:
         self._empty = empty

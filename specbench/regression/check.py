@@ -16,6 +16,7 @@ from specbench import metrics
 from specbench.environment import differences
 from specbench.metrics import Estimate
 from specbench.records import Cell, Sample, load_manifest
+from specbench.registry import SELF_TEST
 from specbench.report.labels import cell_labels
 from specbench.report.runs import Entry, load_entries
 
@@ -92,7 +93,8 @@ def check(
     """Judge ``candidate``, a run folder, by ``baseline``.
 
     Args:
-        tolerance: relative loss let pass, by stage; `TOLERANCE` where absent.
+        tolerance: relative loss let pass, by stage; `TOLERANCE` where absent. That of speed is at
+            least what a self-test in either run leaves open.
         force: judge also what differs in its settings.
 
     Raises:
@@ -102,6 +104,11 @@ def check(
     before, after = (load_manifest(run).environment for run in (baseline, candidate))
     machine = tuple(differences(before, after))
     labels = cell_labels([entry.cell for entry in theirs])
+    tests = [entry for entry in (*theirs, *ours) if entry.cell.drafter == SELF_TEST]
+    theirs, ours = (
+        [entry for entry in entries if entry.cell.drafter != SELF_TEST]
+        for entries in (theirs, ours)
+    )
     pairs, alone = _match(theirs, ours)
     unlike = tuple(
         f"{labels[base.cell_id]} on {base.cell.suite}: {text}"
@@ -111,10 +118,19 @@ def check(
     findings = [_missing(labels[entry.cell_id], entry) for entry in alone]
     if force or not unlike:
         limits = TOLERANCE | (tolerance or {})
+        limits["speedup"] = max(limits["speedup"], _unseen(tests))
         for base, entry in pairs:
             findings += _judge(labels[base.cell_id], base, entry, limits, bool(machine))
     findings.sort(key=lambda f: (STAGES.index(f.stage), f.verdict != REGRESSION))
     return Check(candidate, baseline, tuple(findings), unlike, machine, force)
+
+
+def _unseen(tests: Iterable[Entry]) -> float:
+    """The relative difference of speed that self-tests leave open; 0 without any."""
+    found = [
+        metrics.estimate_speedup(entry.baseline or (), entry.samples).interval for entry in tests
+    ]
+    return max((max(abs(low - 1), abs(high - 1)) for low, high in filter(None, found)), default=0.0)
 
 
 def _match(

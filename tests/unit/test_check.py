@@ -21,6 +21,7 @@ from specbench.records import (
     ModelId,
     Sample,
     Verdict,
+    load_manifest,
     load_samples,
     manifest_to_json,
     to_line,
@@ -221,3 +222,26 @@ def test_the_command_line(tmp_path: Path, base: Path, monkeypatch: pytest.Monkey
     assert list(load_samples(fresh)) == list(load_samples(worse))
     assert run(worse, "--baseline", fresh) == 0
     assert run(base, "--baseline", fresh) == 0
+
+
+def test_speed_below_what_a_self_test_leaves_open_is_no_regression(
+    tmp_path: Path, base: Path
+) -> None:
+    slower = make_run(tmp_path / "slower", cost=1.25, seed=1)
+    assert verdicts(slower, base)["speedup"] == "regression"
+    add_self_test(slower, spread=1.4)
+    assert verdicts(slower, base)["speedup"] == "fine"
+
+
+def add_self_test(folder: Path, spread: float) -> None:
+    """The baseline a second time, every answer ``spread`` times slower."""
+    cell = replace(AR, drafter="self-test", rule="walk")
+    manifest = load_manifest(folder)
+    cells = {**manifest.cells, cell.id: cell}
+    (folder / MANIFEST).write_text(manifest_to_json(replace(manifest, cells=cells)))
+    arm = [s for s in load_samples(folder) if s.cell == AR.id]
+    with (folder / SAMPLES).open("a") as file:
+        for s in arm:
+            seconds = (s.decode_seconds or 0) * spread
+            verdict = Verdict("identical")
+            file.write(to_line(replace(s, cell=cell.id, decode_seconds=seconds, verdict=verdict)))

@@ -1,0 +1,51 @@
+"""The regression check on real runs: a drafter that is accepted 5 % less is caught."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench.plan import Settings, make_plan
+from specbench.regression.check import check
+from specbench.runner import run
+from tests.integration.test_run import Quiet
+
+PROMPTS = 64
+RATE, WORSE = 0.8, 0.774
+"""With 4 tokens a round, (1 - r^5) / (1 - r) is 3.36 at the first and 5 % less at the second."""
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("suite") / "counting.jsonl"
+    rows = [json.dumps({"prompt": f"Count from {i} to {3 * i + 7}."}) for i in range(PROMPTS)]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def measured(target: Path, suite: Path, folder: Path, rate: float) -> Path:
+    plan = make_plan(
+        Settings(
+            (f"oracle[rate={rate},tokens=4]",),
+            (str(suite),),
+            str(target),
+            max_new_tokens=96,
+            device="cpu",
+        )
+    )
+    run(plan, folder, "command", Quiet())
+    return folder
+
+
+def test_five_percent_less_acceptance_is_caught(target: Path, suite: Path, tmp_path: Path) -> None:
+    base = measured(target, suite, tmp_path / "base", RATE)
+    worse = measured(target, suite, tmp_path / "worse", WORSE)
+    # The rate is an option, so a person who compares the two has to say that it is meant.
+    assert check(worse, base).exit_code == 3
+    found = [f for f in check(worse, base, force=True).regressions if f.stage == "AAL"]
+    assert len(found) == 1
+    ratio = found[0].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.95, abs=0.03)
