@@ -5,13 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from specbench.metrics import (
-    CONFIDENCE,
-    FEW_PROMPTS,
-    LOOP_SHARE,
-    RESAMPLES,
-    prompts_for,
-)
+from specbench.bootstrap import CONFIDENCE, FEW_PROMPTS, RESAMPLES, prompts_for
+from specbench.metrics import LOOP_SHARE
 from specbench.records import Cell, ModelId
 from specbench.report.comparable import chosen
 from specbench.report.labels import distinguish

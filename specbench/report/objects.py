@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.metrics import Estimate, prompts_for, prompts_to_decide
+from specbench.bootstrap import Estimate, prompts_for, prompts_to_decide
 from specbench.report.captions import PRECISION
 from specbench.report.comparable import chosen
 from specbench.report.runs import machine
@@ -80,6 +80,7 @@ def _object(label: str, row: Row) -> dict[str, Any]:
 
 
 def _more_figures(row: Row) -> dict[str, Any]:
+    traced = row.entry.traced
     return {
         "planned": row.planned,
         "answers": row.answers,
@@ -103,6 +104,10 @@ def _more_figures(row: Row) -> dict[str, Any]:
         "aal_without_loops": row.aal_without_loops.value,
         "aal_without_loops_ci": _ci(row.aal_without_loops),
         "aal_without_loops_n": row.aal_without_loops.n,
+        "phase_milliseconds": traced.milliseconds if traced else None,
+        "traced_rounds": traced.rounds if traced else None,
+        "target_rows_per_round": traced.rows if traced else None,
+        "joules_per_token": traced.joules_per_token if traced else None,
         "speedup_withheld": row.withheld,
         "prompts_for_5_percent": prompts_for(row.speedup, PRECISION),
     }

@@ -7,7 +7,7 @@ differ with them, so that a grey print does as well.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from specbench.bootstrap import Estimate
 from specbench.errors import UserError
-from specbench.metrics import Estimate
 from specbench.report.captions import headings
 from specbench.report.summary import Row, Summary, Table
 from specbench.report.text import MARKS, marks
+from specbench.traces import PHASES
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vP*X<>hp"
@@ -54,9 +55,13 @@ def figures(table: Table, heading: str) -> dict[str, Figure]:
         "acceptance": _panels(table, lines, _acceptance, "share of rounds that reached a depth"),
         "aal-speedup": _panels(table, lines, _scatter, "speedup against AAL"),
     }
+    if any(row.entry.traced for line in lines.values() for row in line.values()):
+        drawn["time"] = _panels(table, lines, _time, "where a round's time goes", bars)
+        _colour_legend(drawn["time"], "phase", PHASES, COLOURS)
     for name in ("acceptance", "aal-speedup"):
         _legend(drawn[name], lines)
-    _length_legend(drawn["rounds"])
+    lengths = (*map(str, range(1, LONGEST)), f"{LONGEST} or more")
+    _colour_legend(drawn["rounds"], "tokens emitted in the round", lengths, _ramp())
     for figure in drawn.values():
         title = figure.get_suptitle()
         figure.suptitle(f"{heading}: {title}", fontsize=11, x=0.01, ha="left")
@@ -105,7 +110,7 @@ def _write(figure: Figure, file: Any, kind: str) -> None:
 def _panels(table: Table, lines: Lines, draw: Draw, title: str, height: float = 3.6) -> Figure:
     """One panel a suite that has answers, side by side on common axes."""
     suites = [s for s in table.suites if any(_has(line, s) for line in lines.values())]
-    bars = draw in (_speedup, _aal, _rounds)
+    bars = draw in (_speedup, _aal, _rounds, _time)
     width = (max(map(len, lines)) * 0.075 if bars else 0.6) + 3.1 * len(suites)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, len(suites), sharey=True, squeeze=False)[0]
@@ -196,13 +201,29 @@ def _ramp() -> list[Any]:
     return list(mpl.colormaps["cividis"](np.linspace(0, 1, LONGEST)))
 
 
-def _length_legend(figure: Figure) -> None:
-    labels = [*map(str, range(1, LONGEST)), f"{LONGEST} or more"]
-    handles = [Patch(color=c, label=text) for c, text in zip(_ramp(), labels, strict=True)]
+def _time(axis: Axes, suite: str, lines: Lines) -> None:
+    for place, line in enumerate(lines.values()):
+        one = line[suite].entry.traced if suite in line else None
+        if one is None:
+            axis.text(0, place, " not traced", va="center", fontsize=7.5, color=GREY)
+            continue
+        left = 0.0
+        for phase, colour in zip(PHASES, COLOURS, strict=False):
+            axis.barh(place, one.milliseconds[phase], left=left, height=0.66, color=colour)
+            left += one.milliseconds[phase]
+        axis.text(left, place, f" {left:.3g} ms", va="center", fontsize=7.5)
+    axis.margins(x=0.22)
+    axis.set_xlim(left=0)
+    axis.set_xlabel("milliseconds a round", fontsize=9)
+
+
+def _colour_legend(
+    figure: Figure, title: str, labels: Sequence[str], colours: Sequence[Any]
+) -> None:
+    handles = [Patch(color=c, label=text) for c, text in zip(colours, labels, strict=False)]
     figure.legend(
-        handles=handles, title="tokens emitted in the round", loc="outside lower center",
-        ncols=LONGEST, fontsize=8, title_fontsize=8.5, frameon=False, handlelength=1,
-        columnspacing=0.9,
+        handles=handles, title=title, loc="outside lower center", ncols=len(labels), fontsize=8,
+        title_fontsize=8.5, frameon=False, handlelength=1, columnspacing=0.9,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from specbench.errors import UserError
 from specbench.metrics import Answers
 from specbench.records import MANIFEST, Cell, Manifest, Sample, load_manifest, load_samples
+from specbench.traces import Split, load_traces, split
 
 DRAFTER_SETTINGS = frozenset(
     {"drafter", "options", "draft_model", "width", "rule", "lossless", "details"}
@@ -28,6 +29,7 @@ class Entry:
         counted: the ok ones, counted.
         baseline: the autoregressive answers of the same run under the same settings; None where
             the run has no such cell.
+        traced: a round's time by phase; None where the run has no traces of the cell.
     """
 
     folder: Path
@@ -38,6 +40,7 @@ class Entry:
     samples: tuple[Sample, ...]
     counted: Answers
     baseline: Answers | None
+    traced: Split | None
 
     @property
     def is_baseline(self) -> bool:
@@ -107,6 +110,7 @@ def _load(folder: Path) -> list[Entry]:
     try:
         manifest = load_manifest(folder)
         samples = _by_cell(folder, manifest)
+        traces = list(load_traces(folder))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{folder} cannot be read: {error}.") from error
     counted = {key: Answers.of(group) for key, group in samples.items()}
@@ -116,7 +120,7 @@ def _load(folder: Path) -> list[Entry]:
     return [
         Entry(
             folder, folder.name, manifest, key, cell, samples[key], counted[key],
-            arms.get(_settings(cell)),
+            arms.get(_settings(cell)), split(trace for trace in traces if trace.cell == key),
         )
         for key, cell in manifest.cells.items()
     ]  # fmt: skip

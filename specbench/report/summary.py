@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench import metrics
-from specbench.metrics import Comparison, Estimate
+from specbench.bootstrap import Estimate
+from specbench.metrics import Comparison
 from specbench.records import Cell, Manifest
 from specbench.report.comparable import Unlike, differences, grouped
 from specbench.report.labels import row_labels

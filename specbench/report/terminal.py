@@ -21,11 +21,15 @@ def rich_table(summary: Summary) -> RenderableType:
 
 def _parts(table: Table) -> list[RenderableType]:
     details, depths, versus = text.details(table), text.acceptance(table), text.versus(table)
+    phases = text.phases(table)
     parts: list[RenderableType] = [_grid(text.headline(table))]
-    parts.append(_grid(_narrow(details, "Speed", 3, 8)))
-    parts.append(_grid(_narrow(details, "Text", 8, len(details.header))))
+    parts.append(_grid(_narrow(details, "Speed", 3, 7)))
+    parts.append(_grid(_narrow(details, "Loops", 7, 10)))
+    parts.append(_grid(_narrow(details, "Text", 10, len(details.header))))
     if versus is not None:
         parts.append(_grid(_narrow(versus, versus.title, 3, len(versus.header))))
+    if phases is not None:
+        parts.append(_grid(_narrow(phases, phases.title, 3, len(phases.header) - 1)))
     if depths is not None:
         parts.append(_grid(_narrow(depths, depths.title, 3, 4)))
     return [*parts, *(Text(line, style="dim") for line in captions.caption(table)), Text()]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.metrics import FEW_PROMPTS, Estimate, Interval, prompts_to_decide
+from specbench.bootstrap import FEW_PROMPTS, Estimate, Interval, prompts_to_decide
 from specbench.report.summary import Row, Table
+from specbench.traces import PHASES, Split
 
 ABSENT = "-"
 MARKS = ("BROKEN", "LOSSY", "LOOPS")
@@ -23,7 +24,7 @@ class Grid:
 
 def grids(table: Table) -> list[Grid]:
     """All of a table, the headline first."""
-    found = (headline(table), details(table), versus(table), acceptance(table))
+    found = (headline(table), details(table), versus(table), phases(table), acceptance(table))
     return [grid for grid in found if grid is not None]
 
 
@@ -39,8 +40,8 @@ def headline(table: Table) -> Grid:
 def details(table: Table) -> Grid:
     """A line a cell: all that qualifies the headline."""
     header = (
-        "drafter", "suite", "n", "AAL pooled", "AAL macro", "AAL without loops", "tokens/s",
-        "end-to-end speedup", "repeated 4-grams %", "looping answers %", "cut at budget %",
+        "drafter", "suite", "n", "AAL pooled", "AAL macro", "tokens/s", "end-to-end speedup",
+        "repeated 4-grams %", "looping answers %", "AAL without loops", "cut at budget %",
         "failed answers", "losslessness",
     )  # fmt: skip
     rows = [
@@ -50,11 +51,11 @@ def details(table: Table) -> Grid:
             _n(row),
             number(row.aal_pooled),
             number(row.aal_macro),
-            number(row.aal_without_loops),
             number(row.tokens_per_second, digits=1),
             _times(row.speedup_end_to_end, row),
             number(row.repeated_4grams, percent=True),
             number(row.looping, percent=True),
+            number(row.aal_without_loops),
             number(row.cut_at_budget, percent=True),
             f"{row.failed} of {row.failed + row.answers}",
             _losslessness(row),
@@ -84,6 +85,26 @@ def versus(table: Table) -> Grid | None:
         "AAL difference", "told apart by speed",
     )  # fmt: skip
     return Grid("Against the fastest, paired by prompt", header, tuple(rows)) if rows else None
+
+
+def phases(table: Table) -> Grid | None:
+    """Where a round's time goes, from the traced pass; None where nothing was traced."""
+    rows = [
+        (label, row.cell.suite, str(one.rounds), *_milliseconds(one))
+        for label, row in table.rows
+        if (one := row.entry.traced)
+    ]
+    header = (
+        "drafter", "suite", "traced rounds", *(f"{phase} ms" for phase in PHASES), "round ms",
+        "target rows a round", "joules a token",
+    )  # fmt: skip
+    return Grid("Where a round's time goes", header, tuple(rows)) if rows else None
+
+
+def _milliseconds(one: Split) -> list[str]:
+    figures = [f"{one.milliseconds[phase]:.2f}" for phase in PHASES]
+    joules = ABSENT if one.joules_per_token is None else f"{one.joules_per_token:.3g}"
+    return [*figures, f"{one.total:.2f}", f"{one.rows:.1f}", joules]
 
 
 def acceptance(table: Table) -> Grid | None:
