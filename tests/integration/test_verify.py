@@ -1,0 +1,79 @@
+"""`specbench verify`: its exit codes, its table and its record."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench import cli
+from specbench.core.acceptance import Kept, reject
+from specbench.core.proposal import Proposal
+from specbench.core.sampling import Sampling
+from specbench.core.verifier import RULES
+
+
+def verify(patch: pytest.MonkeyPatch, target: Path, *arguments: object) -> int:
+    small = ("--samples", 120, "--tokens", 2, "--prompts", 2, "--device", "cpu")
+    command = ["verify", "--target", target, *small, *arguments]
+    patch.setattr(sys, "argv", ["specbench", *map(str, command)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    code = stop.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_a_draft_that_is_judged_rightly_passes(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A wrong draft half of the time: taken at face value it shows."""
+    out = tmp_path / "law.json"
+    drafter = ("--drafter", "oracle[rate=0.5,tokens=2]")
+    assert verify(monkeypatch, target, *drafter, "--output", out) == 0
+    told = capsys.readouterr().out
+    assert "passed: no p below 0.005" in told
+    found = json.loads(out.read_text())
+    (result,) = found["results"]
+    assert (found["schema"], found["samples"], result["verdict"]) == (1, 120, "passed")
+    assert result["cell"]["options"]["rate"] == 0.5
+    assert [p["position"] for p in result["test"]["positions"]] == [1, 2]
+    assert result["control"]["rule"] == "face-value"
+    assert verify(monkeypatch, target, *drafter, "--output", out) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def generous(
+    proposal: Proposal,
+    logits: torch.Tensor,
+    sampling: Sampling,
+    uniforms: torch.Tensor,
+    generator: torch.Generator,
+) -> Kept:
+    """Sharpens the target."""
+    return reject(proposal, 3 * logits, sampling, uniforms, generator)
+
+
+def test_a_rule_that_bends_the_law_fails(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(RULES, "walk", generous)
+    assert verify(monkeypatch, target, "--drafter", "oracle[rate=0.5,tokens=2]") == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_a_test_that_finds_nothing_says_so(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A drafter that drafts nothing: there is nothing to take at face value."""
+    assert verify(monkeypatch, target, "--drafter", "prompt-lookup[min_ngram=50,max_ngram=50]") == 3
+    assert "no power" in capsys.readouterr().out
+
+
+def test_greedy_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert verify(monkeypatch, target, "--drafter", "prompt-lookup", "--temperature", 0) == 2
+    assert "--temperature must be above 0" in capsys.readouterr().err
