@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,6 +94,13 @@ class DFlashRecipe(Recipe):
             "validation_loss": float(self._weighted(blocks, logits, labels)),
             "emitted_per_round": float(emitted),
         }
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        names = ("block_size", "layers", "target_layer_ids", "mask_token_id", "heads", "kv_heads",
+                 "head_dim", "intermediate")  # fmt: skip
+        shape = {name: getattr(self.config, name) for name in names}
+        return shape | {"taps": len(self.config.target_layer_ids), "gamma": self.gamma}
 
     def save(self, folder: Path) -> None:
         save_model(self.draft, folder, torch.bfloat16)

@@ -146,6 +146,13 @@ class Eagle3Recipe(Recipe):
             "emitted_per_round": float(emitted[inside[0]].mean()),
         }
 
+    @property
+    def settled(self) -> dict[str, Any]:
+        config = self.draft.config
+        names = ("draft_vocab_size", "heads", "kv_heads", "head_dim", "intermediate")
+        shape = {name: getattr(config, name) for name in names}
+        return shape | {"rope_theta": config.rope["rope_theta"]}
+
     def save(self, folder: Path) -> None:
         save_model(self.draft, folder, torch.bfloat16)
 

@@ -73,6 +73,12 @@ class Recipe(ABC):
         """Validation figures of a held-out batch; the loss where a recipe knows no better."""
         return {"validation_loss": float(self.loss(batch, generator))}
 
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Settings as the draft has them, where an option left them to the target or to the draft
+        that was gone on from; the card tells these instead."""
+        return {}
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write the draft in the layout its drafter loads, 16-bit safetensors."""
@@ -132,7 +138,7 @@ def train_draft(
     facts = {
         "recipe": f"{recipe_type.__module__}.{recipe_type.__name__}",
         "target": Path(run.target).name,
-        "options": asdict(options),
+        "options": asdict(options) | recipe.settled,
         "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
         "before": stages_of(resolve(options.init)) if getattr(options, "init", None) else [],
     }

@@ -240,6 +240,12 @@ def test_the_command_trains_and_its_draft_runs(tmp_path: Path) -> None:
     assert result.validation["emitted_per_round"] >= 1
     config = load_config(tmp_path / "draft")
     assert config.mask_token_id == tokenizer.mask_token_id
+    run = dataclasses.replace(run, out=tmp_path / "more")
+    train_draft(DFlashRecipe, [f"init={tmp_path / 'draft'}", "anchors=9"], run, "another")
+    options = json.loads((tmp_path / "more" / "card.json").read_text())["options"]
+    assert (options["block_size"], options["layers"], options["taps"]) == (4, 1, 2)
+    assert options["target_layer_ids"] == list(config.target_layer_ids)
+    assert (options["mask_token_id"], options["anchors"]) == (config.mask_token_id, 9)
     loaded = Target.load(str(tmp_path / "target"))
     output = generate(loaded, bound_draft(loaded, tmp_path / "draft"), [5, 6], 9)
     assert len(output.tokens) <= 9

@@ -324,3 +324,14 @@ def test_the_command_trains_and_its_draft_runs(tmp_path: Path) -> None:
     train_draft(Eagle3Recipe, [f"init={tmp_path / 'draft'}"], run, "another")
     card = json.loads((tmp_path / "more" / "card.json").read_text())
     assert [stage["command"] for stage in card["before"]] == ["a command"]
+    assert card["options"] == {
+        "steps": 7,
+        "decay": 0.8,
+        "draft_vocab_size": 40,
+        "rope_theta": 10000.0,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "intermediate": drafter.config.intermediate,
+        "init": str(tmp_path / "draft"),
+    }
