@@ -142,7 +142,7 @@ class CausalScorer:
         Raises:
             UserError: it cannot be loaded, or has another tokenizer.
         """
-        model = Target.load(resolve(name), device=target.device, dtype=target.dtype)
+        model = Target.load(resolve(name), device=target.device, dtype=target.dtype, role="scorer")
         ours = _identity(target.tokenizer, target.vocab_size)
         if _identity(model.tokenizer, model.vocab_size) != ours:
             raise UserError(
