@@ -43,12 +43,10 @@ class EagleSession(DraftSession):
         self._keys = torch.empty(shape, dtype=target.dtype, device=target.device)
         self._values = torch.empty_like(self._keys)
         self._cos, self._sin = drafter.rope(rows)
-        groups = config.heads // config.kv_heads
-        # Of a tree's level: everything is visible, but for other branches in the scratch rows.
-        self._mask = torch.ones(
-            groups, drafter.level_size, rows, dtype=torch.bool, device=target.device
-        )
+        self._groups = config.heads // config.kv_heads
         self._itself = torch.eye(drafter.level_size, dtype=torch.bool, device=target.device)
+        # What the rows of the last level see: the committed ones, their ancestors, themselves.
+        self._visible = self._itself[:1, :0]
         self._outputs = torch.empty(0)
         self._level = self._used = 0
         self.length = 0
@@ -63,15 +61,15 @@ class EagleSession(DraftSession):
         mask = None
         if self.length and count > 1:
             mask = torch.ones(count, self.length + count, dtype=torch.bool, device=known.device)
-            mask = mask.tril_(self.length).repeat(len(self._mask), 1)
+            mask = mask.tril_(self.length).repeat(self._groups, 1)
         positions = slice(self.length, self.length + count)
         self._outputs = self._step(ids, known, positions, positions, mask)[-1:]
-        self._mask[..., positions] = True
         self.length += count
 
     @torch.inference_mode()
     def propose(self, budget: int) -> Proposal:
         self._level = self._used = 0
+        self._visible = self._itself.new_ones(1, self.length)
         return self._grow(self._logits(), budget)
 
     @abstractmethod
@@ -84,13 +82,11 @@ class EagleSession(DraftSession):
 
     def _expand(self, tokens: Tensor, ranks: Tensor) -> Tensor:
         """Run one level of a tree (`tree.Expand`)."""
-        rows, first, last = len(tokens), self.length, self.length + self._used
-        mask = self._mask[:, :rows, : last + rows]
-        if self._used:
-            mask[..., first:last] = mask[0, :, first:last].index_select(0, ranks)
-        mask[..., last:] = self._itself[:rows, :rows]
+        rows = len(tokens)
+        inherited = self._visible.index_select(0, ranks)
+        self._visible = torch.cat([inherited, self._itself[:rows, :rows]], dim=1)
         known = self._outputs.index_select(0, ranks)
-        return self._run_level(tokens, known, mask.flatten(0, 1))
+        return self._run_level(tokens, known, self._visible.repeat(self._groups, 1))
 
     def _run_level(self, tokens: Tensor, known: Tensor, mask: Tensor | None) -> Tensor:
         """Logits of draft ids ``[k]``, which share one position, in the next scratch rows."""

@@ -41,7 +41,7 @@ class Pool:
 
     def parents(self, nodes: Tensor) -> Tensor:
         """Index of each node's parent, -1 for the anchor."""
-        return self.expanded[nodes // self.top_k]
+        return self.expanded.index_select(0, nodes // self.top_k)
 
 
 def grow(logits: Tensor, top_k: int, depth: int, expand: Expand) -> Pool:
@@ -76,7 +76,7 @@ def rerank(pool: Pool, count: int) -> tuple[Tensor, Tensor]:
     kept = _best(pool.scores, count)[1].sort().values
     parents = pool.parents(kept)
     inside = torch.searchsorted(kept, parents)
-    return pool.tokens[kept], torch.where(parents < 0, parents, inside)
+    return pool.tokens.index_select(0, kept), torch.where(parents < 0, parents, inside)
 
 
 def chain(logits: Tensor, count: int, expand: Expand) -> Tensor:
