@@ -31,7 +31,7 @@ from specbench.core.verifier import RULES, Verifier
 
 SIGNIFICANCE = 0.01
 PER_BIN = 10
-MOST_BINS = 20
+MOST_BINS = 10
 NO_STOPS: frozenset[int] = frozenset()
 
 

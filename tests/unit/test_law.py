@@ -91,7 +91,7 @@ def without_residual(
 
 def test_a_missing_residual_is_found(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "reject", without_residual)
-    assert not drawn(target, "reject", shape="chain").passed
+    assert not drawn(target, "reject", samples=600, shape="chain").passed
 
 
 def test_an_impossible_token_is_found(target: Target) -> None:
