@@ -100,13 +100,13 @@ def _mark(device: torch.device) -> Any:
     """This moment: an event in the device's stream on CUDA, seconds elsewhere."""
     if device.type != "cuda":
         return now()
-    event = torch.cuda.Event(enable_timing=True)
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event
 
 
 def _between(start: Any, end: Any) -> float:
-    return end - start if isinstance(start, float | int) else start.elapsed_time(end) / 1e3
+    return float(end - start if isinstance(start, float | int) else start.elapsed_time(end) / 1e3)
 
 
 def timed_sample(

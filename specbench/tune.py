@@ -337,8 +337,9 @@ def milliseconds_a_token(samples: Iterable[Sample]) -> float:
 
 def _at(curve: Sequence[VerifyCost], rows: float) -> float:
     """The curve between its points; beyond them, its nearest."""
-    points = sorted((cost.rows, cost.milliseconds) for cost in curve)
-    return float(np.interp(rows, *zip(*points, strict=True)))
+    points = sorted(curve, key=lambda cost: cost.rows)
+    known = [cost.rows for cost in points], [cost.milliseconds for cost in points]
+    return float(np.interp(rows, *known))
 
 
 def _bound(arm: Ready) -> Drafter:

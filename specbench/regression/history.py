@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from specbench import metrics
 from specbench.errors import UserError
-from specbench.metrics import Estimate
 from specbench.report.labels import row_labels
 from specbench.report.runs import load_entries
 
@@ -179,14 +178,10 @@ def _points(run: Path) -> Iterable[Point]:
                 suite=entry.cell.suite,
                 figure=figure,
                 value=estimate.value,
-                **_ends(estimate),
+                low=None if estimate.interval is None else estimate.interval[0],
+                high=None if estimate.interval is None else estimate.interval[1],
                 n=estimate.n,
             )
-
-
-def _ends(estimate: Estimate) -> dict[str, float | None]:
-    low, high = estimate.interval or (None, None)
-    return {"low": low, "high": high}
 
 
 def _machine(facts: dict[str, Any]) -> str:
