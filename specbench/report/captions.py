@@ -8,6 +8,7 @@ from typing import Any
 from specbench.bootstrap import CONFIDENCE, FEW_PROMPTS, RESAMPLES, prompts_for
 from specbench.metrics import LOOP_SHARE
 from specbench.records import Cell, ModelId
+from specbench.registry import SELF_TEST
 from specbench.report.comparable import chosen
 from specbench.report.labels import distinguish
 from specbench.report.runs import machine
@@ -55,6 +56,7 @@ def caption(table: Table) -> list[str]:
         if not row.is_baseline:
             lines.append(f"Drafter {label}: {_drafter(row.cell)}.")
     lines += advice(table)
+    lines += _self_tests(table)
     lines += _repeated(table)
     lines += [f"Run {k} of {m.created}: `{m.command}`." for k, m in table.manifests.items()]
     return lines + list(dict.fromkeys(_machine(m.environment) for m in table.manifests.values()))
@@ -85,6 +87,19 @@ def advice(table: Table) -> list[str]:
             f"Least certain speedup: {label} on {row.cell.suite}; about {prompts} prompts where it "
             f"has {row.speedup.n} would bring it to ±{PRECISION:.0%}."
         )
+    return lines
+
+
+def _self_tests(table: Table) -> list[str]:
+    """What an A/A row says about every other row of its suite."""
+    lines = []
+    for _, row in table.rows:
+        if row.cell.drafter == SELF_TEST and row.speedup.interval is not None:
+            unseen = max(abs(end - 1) for end in row.speedup.interval)
+            lines.append(
+                f"Self-test on {row.cell.suite}: the baseline against itself leaves {unseen:.1%} "
+                "open; a speedup nearer to 1 than that, or to another one, is no finding here."
+            )
     return lines
 
 

@@ -277,6 +277,15 @@ def test_a_folder_named_twice_is_refused(tmp_path: Path) -> None:
         summarise([a, tmp_path / "a" / ".." / "a"])
 
 
+def test_a_self_test_says_what_the_machine_cannot_tell_apart(tmp_path: Path) -> None:
+    again = replace(BASELINE, drafter="self-test", rule="walk")
+    samples = [answer(BASELINE, s, 2, 1.0) for s in "pq"]
+    samples += [answer(again, "p", 2, 1.0, "identical"), answer(again, "q", 2, 1.25, "identical")]
+    folder = write(tmp_path / "run", [BASELINE, again], samples)
+    text = render(summarise([folder]), "markdown")
+    assert "Self-test on smoke: the baseline against itself leaves 20.0% open" in text
+
+
 def test_the_caption_says_when_prompts_went_in_raw(tmp_path: Path) -> None:
     raw = render(summarise([write(tmp_path / "a", [LOOKUP])]), "markdown")
     assert "raw prompt: the target has no chat template" in raw
