@@ -40,6 +40,7 @@ PICTURES = {
     "aal": "Average acceptance length of each drafter, with intervals",
     "aal-speedup": "Speedup against average acceptance length",
     "acceptance": "Share of rounds that reached each depth",
+    "verify-cost": "Milliseconds of a verification by rows",
     "time": "Milliseconds a round by phase",
     "rounds": "Share of rounds by the tokens they emitted",
 }

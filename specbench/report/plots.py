@@ -7,9 +7,10 @@ differ with them, so that a grey print does as well.
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -25,6 +26,9 @@ from specbench.report.captions import headings
 from specbench.report.summary import Row, Summary, Table
 from specbench.report.text import MARKS, marks
 from specbench.traces import PHASES
+
+if TYPE_CHECKING:
+    from specbench.tune import Tuning, VerifyCost
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vP*X<>hp"
@@ -58,6 +62,10 @@ def figures(table: Table, heading: str) -> dict[str, Figure]:
     if any(row.entry.traced for line in lines.values() for row in line.values()):
         drawn["time"] = _panels(table, lines, _time, "where a round's time goes", bars)
         _colour_legend(drawn["time"], "phase", PHASES, COLOURS)
+    tunings = _tunings(table)
+    if tunings:
+        _model_curves(drawn["aal-speedup"], lines, tunings)
+        drawn["verify-cost"] = _verify_cost(tunings)
     for name in ("acceptance", "aal-speedup"):
         _legend(drawn[name], lines)
     lengths = (*map(str, range(1, LONGEST)), f"{LONGEST} or more")
@@ -266,6 +274,63 @@ def _scatter(axis: Axes, suite: str, lines: Lines) -> None:
     axis.set_xlabel("AAL, pooled", fontsize=9)
     axis.set_ylabel("speedup", fontsize=9)
     axis.label_outer(remove_inner_ticks=False)
+
+
+def _tunings(table: Table) -> list[Tuning]:
+    """What `specbench tune` wrote into the folders of the runs."""
+    folders = dict.fromkeys(row.entry.folder for _, row in table.rows)
+    if not any((folder / "tune.json").exists() for folder in folders):
+        return []
+    from specbench.tune import load_tuning
+
+    return [tuning for folder in folders if (tuning := load_tuning(folder))]
+
+
+def _model_curves(figure: Figure, lines: Lines, tunings: Sequence[Tuning]) -> None:
+    """The cost model of a drafter over its draft lengths, a thin line in its style."""
+    axes = {axis.get_title(): axis for axis in figure.axes}
+    for tuning, label in itertools.product(tunings, lines):
+        row = lines[label].get(tuning.suite)
+        for tuned in tuning.drafters:
+            if not row or (tuned.drafter, tuned.options) != (row.cell.drafter, row.cell.options):
+                continue
+            points = [
+                (d.aal.value, d.model) for d in tuned.depths if d.aal.value and d.model is not None
+            ]
+            if points and tuning.suite in axes:
+                style = _style(label, lines) | {"marker": ".", "markersize": 3, "linewidth": 0.8}
+                axes[tuning.suite].plot(*zip(*points, strict=True), **style)
+                axes[tuning.suite].set_xlabel("AAL, pooled (line: cost model)", fontsize=9)
+
+
+def _verify_cost(tunings: Sequence[Tuning]) -> Figure:
+    """Milliseconds of a verification by rows, a line a context; the band is between quartiles."""
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    axis = figure.subplots()
+    curves: dict[str, list[VerifyCost]] = {}
+    for tuning in tunings:
+        for cost in tuning.verify:
+            name = f"context {cost.context}, {tuning.dtype} on {tuning.device}"
+            curves.setdefault(name, []).append(cost)
+    for (name, costs), colour, marker in zip(
+        curves.items(), itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False
+    ):
+        rows = [c.rows for c in costs]
+        axis.plot(rows, [c.milliseconds for c in costs], color=colour, marker=marker, label=name)
+        axis.fill_between(
+            rows, [c.low for c in costs], [c.high for c in costs], color=colour, alpha=0.15,
+            linewidth=0,
+        )  # fmt: skip
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("rows verified", fontsize=9)
+    axis.set_ylabel("milliseconds", fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(color="#e3e6ea", linewidth=0.8)
+    axis.legend(fontsize=8.5, frameon=False)
+    figure.suptitle("cost of a verification")
+    return figure
 
 
 def _style(label: str, lines: Lines) -> dict[str, Any]:
