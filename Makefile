@@ -30,7 +30,7 @@ demo: $(VENV)/.run  ## benchmark the embedded models on the embedded prompts, on
 
 test: $(VENV)/.dev  ## every check that CI makes
 	$(MAKE) lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev  ## style, types, import directions
 	$(BIN)/ruff check .
