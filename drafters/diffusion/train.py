@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,12 @@ from drafters.diffusion import objectives
 from drafters.diffusion.checkpoint import ARCHITECTURES, base_config
 from drafters.diffusion.families import BASES, converted
 from drafters.diffusion.model import DiffusionModel
-from drafters.diffusion.windows import check_prefix, window_figures, window_logits
+from drafters.diffusion.windows import (
+    check_prefix,
+    figure_windows,
+    window_figures,
+    window_logits,
+)
 from specbench.api import UserError
 from specbench.training.batches import Batch
 from specbench.training.features import FrozenTarget
@@ -22,8 +28,6 @@ from specbench.training.recipe import Recipe
 from specbench.zoo import resolve
 
 OBJECTIVES = ("llada", "shifted", "bd3")
-FIGURE_WINDOWS = 8
-"""Windows of each held-out sequence that the drafting figures are measured on."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,11 @@ class DiffusionRecipe(Recipe):
         check_prefix(options.prefix, self.draft)
         self._share = 0.0 if options.anneal_steps else 1.0
 
+    @property
+    def settled(self) -> dict[str, Any]:
+        facts = {"layers": self.draft.num_layers, "mask_token_id": self.draft.mask_id}
+        return facts | ({"block_size": self.draft.block_size} if self.draft.block_size else {})
+
     def at_step(self, step: int) -> None:
         """Anneals the attention from causal to full."""
         if self.options.anneal_steps:
@@ -90,7 +99,8 @@ class DiffusionRecipe(Recipe):
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """The objective's loss or, for a share of the batches, that of practised windows."""
         if float(torch.rand((), generator=generator)) < self.options.practice:
-            blocks = self._windows(batch, self.options.windows, generator)
+            count = self.options.windows
+            blocks = draw_blocks(batch, count, self.options.window + 1, generator)
             return window_loss(self._window_logits(batch, blocks), blocks, self.options.decay)
         return self.objective_loss(batch, generator)
 
@@ -114,7 +124,7 @@ class DiffusionRecipe(Recipe):
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """The expected loss of a batch, and how drafts of ``window`` tokens would fare."""
         options = self.options
-        blocks = self._windows(batch, FIGURE_WINDOWS, generator)
+        blocks = figure_windows(batch, options.window)
         logits = self._window_logits(batch, blocks)
         loss = 0.0
         if options.practice > 0:
@@ -163,9 +173,6 @@ class DiffusionRecipe(Recipe):
             return F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
         losses = F.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
         return F.pad(losses, (1, 0))
-
-    def _windows(self, batch: Batch, count: int, generator: torch.Generator) -> Blocks:
-        return draw_blocks(batch, count, self.options.window + 1, generator)
 
     def _window_logits(self, batch: Batch, blocks: Blocks) -> Tensor:
         return window_logits(self.draft, batch.tokens, blocks, self.options.prefix)

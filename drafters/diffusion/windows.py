@@ -7,7 +7,12 @@ from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
 from specbench.api import UserError
-from specbench.training.masking import Blocks
+from specbench.training.batches import Batch
+from specbench.training.masking import Blocks, draw_blocks
+
+FIGURE_WINDOWS = 8
+"""Windows of each held-out sequence that drafting figures are measured on."""
+_FIGURE_SEED = 0
 
 PREFIXES = ("full", "cut", "causal")
 """What the prefix of a window sees. "full": what the model's own attention lets it, the masks
@@ -104,6 +109,13 @@ def _together(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int)
     )
     logits = logits.view(batch, count, size + 1, -1)
     return logits[:, :, :-1] if model.shift else logits[:, :, 1:]
+
+
+def figure_windows(batch: Batch, size: int) -> Blocks:
+    """The windows of ``size`` slots to measure a batch on: the same for every recipe, whatever
+    else it draws, so that the figures of two drafts compare."""
+    generator = torch.Generator().manual_seed(_FIGURE_SEED)
+    return draw_blocks(batch, FIGURE_WINDOWS, size + 1, generator)
 
 
 def window_figures(logits: Tensor, blocks: Blocks) -> dict[str, float]:

@@ -17,8 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
-from drafters.diffusion.train import FIGURE_WINDOWS, started_from
-from drafters.diffusion.windows import check_prefix, window_figures, window_logits
+from drafters.diffusion.train import started_from
+from drafters.diffusion.windows import (
+    check_prefix,
+    figure_windows,
+    window_figures,
+    window_logits,
+)
 from drafters.specdiff.lora import add_adapters, merged
 from specbench.api import UserError
 from specbench.training.batches import Batch
@@ -79,22 +84,19 @@ class StreakRecipe(Recipe):
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Minus the expected streak of a window, or the weighted cross entropy."""
-        every = batch.tokens.shape[1]
-        blocks = self._windows(batch, self.options.windows or every, generator)
+        count = self.options.windows or batch.tokens.shape[1]
+        blocks = draw_blocks(batch, count, self.options.gamma + 1, generator)
         return self._loss(self._logits(batch, blocks), blocks)
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """The loss, the expected streak, and what greedy drafts would emit."""
-        blocks = self._windows(batch, FIGURE_WINDOWS, generator)
+        blocks = figure_windows(batch, self.options.gamma)
         logits = self._logits(batch, blocks)
         loss = float(self._loss(logits, blocks))
         return {"validation_loss": loss, **window_figures(logits, blocks)}
 
     def save(self, folder: Path) -> None:
         merged(self.draft).save(folder)
-
-    def _windows(self, batch: Batch, count: int, generator: torch.Generator) -> Blocks:
-        return draw_blocks(batch, count, self.options.gamma + 1, generator)
 
     def _logits(self, batch: Batch, blocks: Blocks) -> Tensor:
         return window_logits(self.draft, batch.tokens, blocks, self.options.prefix)

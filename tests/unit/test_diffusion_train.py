@@ -278,7 +278,9 @@ def test_a_draft_is_saved_and_gone_on_from(target: Target, tmp_path: Path) -> No
     recipe.save(tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())["diffusion"]
     assert stored == {"mask_token_id": MASK, "shift": True, "block_size": None}
-    again = recipe_for(target, layers=None, mask_token_id=None, init=str(tmp_path)).draft
+    later = recipe_for(target, layers=None, mask_token_id=None, init=str(tmp_path))
+    assert later.settled == {"layers": 2, "mask_token_id": MASK}, "the card tells what init decided"
+    again = later.draft
     assert again.shift
     for name, parameter in again.named_parameters():
         assert parameter.requires_grad
@@ -417,3 +419,14 @@ def test_it_learns(target: Target, options: dict[str, Any]) -> None:
         after = recipe.figures(batch, seeded())
     assert after["validation_loss"] < 0.8 * before["validation_loss"]
     assert after["emitted_per_round"] >= before["emitted_per_round"]
+
+
+def test_two_recipes_are_measured_on_the_same_windows(target: Target) -> None:
+    batch = chat(random_tokens(3, 40), 6)
+    recipes = [recipe_for(target, practice=share, window=4) for share in (0.0, 0.5, 1.0)]
+    generators = [seeded(n) for n in range(3)]
+    with torch.no_grad():
+        for _ in range(2):
+            figures = [r.figures(batch, g) for r, g in zip(recipes, generators, strict=True)]
+            assert len({f["expected_streak"] for f in figures}) == 1
+    assert len({f["validation_loss"] for f in figures}) == 3
