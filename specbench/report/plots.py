@@ -209,6 +209,10 @@ def _ramp() -> list[Any]:
     return list(mpl.colormaps["cividis"](np.linspace(0, 1, LONGEST)))
 
 
+def _rows(lines: Lines, suite: str) -> list[Row]:
+    return [line[suite] for line in lines.values() if suite in line]
+
+
 def _time(axis: Axes, suite: str, lines: Lines) -> None:
     for place, line in enumerate(lines.values()):
         one = line[suite].entry.traced if suite in line else None
@@ -220,8 +224,8 @@ def _time(axis: Axes, suite: str, lines: Lines) -> None:
             axis.barh(place, one.milliseconds[phase], left=left, height=0.66, color=colour)
             left += one.milliseconds[phase]
         axis.text(left, place, f" {left:.3g} ms", va="center", fontsize=7.5)
-    axis.margins(x=0.22)
-    axis.set_xlim(left=0)
+    traced = [row.entry.traced for row in _rows(lines, suite) if row.entry.traced]
+    axis.set_xlim(0, 1.25 * max((one.total for one in traced), default=1.0) or 1.0)
     axis.set_xlabel("milliseconds a round", fontsize=9)
 
 
