@@ -99,7 +99,8 @@ def run(
     try:
         again = _to_retry(store) if retry_failed else set()
         resumed = len(store.done) - len(again)
-        finished = resumed == plan.answers
+        # A kill in the traced pass leaves all answers, and traces to be taken.
+        finished = resumed == plan.answers and not store.interrupted
         if not finished:
             if not store.fresh:
                 refuse_another_machine(folder, store.manifest, manifest)
@@ -190,6 +191,7 @@ class _Run:
 
     def _traced(self, arm: Ready, key: Key, ask: Ask) -> Trace:
         assert not isinstance(arm.drafter, Failure), "it has answered"
+        self._make_ready(arm.drafter, ask)
         probe, meter = PhaseProbe(self.target.device), EnergyMeter(self.target.device)
         timed = self._timed(arm.drafter, ask, probe)
         joules = meter.joules()
@@ -226,9 +228,7 @@ class _Run:
             return Sample(*key, status="error", error=ask.text)
         if isinstance(arm.drafter, Failure):
             return Sample(*key, status="error", error=arm.drafter.text)
-        self._warm_up(ask)
-        if arm.drafter.rehearses:
-            attempt(partial(self._timed, arm.drafter, ask))
+        self._make_ready(arm.drafter, ask)
         timed = attempt(partial(self._timed, arm.drafter, ask))
         if isinstance(timed, Failure):
             return Sample(*key, status="error", prompt_tokens=len(ask.ids), error=timed.text)
@@ -255,14 +255,20 @@ class _Run:
             probe=probe,
         )
 
+    def _make_ready(self, drafter: Drafter, ask: Ask) -> None:
+        self._warm_up(ask)
+        if drafter.rehearses:
+            attempt(partial(self._timed, drafter, ask))
+
     def _warm_up(self, ask: Ask) -> None:
         """Once a process, every arm; one that fails here fails again where it is recorded."""
         if self._warm:
             return
         for drafter in (arm.drafter for arm in self.arms):
             if not isinstance(drafter, Failure):
-                attempt(partial(warm_up, self.target, drafter, ask.ids, self.plan.sampling))
-        self._warm = True
+                warm = partial(warm_up, self.target, drafter, ask.ids, self.plan.sampling)
+                # A prompt that no arm can decode warms nothing: the next one does.
+                self._warm |= not isinstance(attempt(warm), Failure)
 
     def _keep(self, cell: Cell, sample: Sample, ask: Ask | Failure, baseline: Key) -> Sample:
         """Store a sample, judged; without a baseline to judge it by it is held."""

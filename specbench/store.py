@@ -39,6 +39,7 @@ class Store:
 
     Attributes:
         fresh: whether the run begins here.
+        interrupted: whether an earlier process did not come to `finish`.
         done: the stored samples by key.
         held: samples that wait for their baseline, by key.
         traced: keys of the answers that were decoded under the probe.
@@ -63,6 +64,7 @@ class Store:
             _write_atomically(folder / MANIFEST, manifest_to_json(manifest))
         self.manifest = load_manifest(folder)
         _refuse_another_run(folder, self.manifest, manifest)
+        self.interrupted = (folder / HELD).exists()
         self._held = (folder / HELD).open("a+b", buffering=0)
         for name, file in ((SAMPLES, self._samples), (HELD, self._held)):
             _cut_torn_line(folder / name, file)

@@ -21,6 +21,7 @@ from conftest import call, specbench
 from specbench import cli, registry
 from specbench.records import MANIFEST, SAMPLES, load_manifest
 from specbench.store import HELD
+from specbench.traces import TRACES
 
 for module in ("specbench.runner", "specbench.report", "specbench.cli.live"):
     import_module(module)  # Once here, instead of in every child; so is the look-up.
@@ -104,7 +105,7 @@ def test_kills_leave_no_trace(target: Path, tmp_path: Path, temperature: float) 
     assert finish(arguments(target, shaken, temperature)) == 0
     assert content(shaken) == content(calm)
     assert load_manifest(shaken).cells == load_manifest(calm).cells
-    assert sorted(path.name for path in shaken.iterdir()) == [MANIFEST, SAMPLES]
+    assert sorted(path.name for path in shaken.iterdir()) == [MANIFEST, SAMPLES, TRACES]
 
 
 def content_lines(folder: Path) -> list[str]:

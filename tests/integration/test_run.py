@@ -18,8 +18,10 @@ from specbench.core.acceptance import walk
 from specbench.core.drafter import Autoregressive, Commit, Drafter, DraftSession, Request
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling
+from specbench.core.target import Target
 from specbench.core.verifier import RULES
 from specbench.errors import UserError
+from specbench.measure import warm_up
 from specbench.plan import Plan, Settings, make_plan
 from specbench.records import Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.runner import run as run_plan
@@ -311,3 +313,37 @@ def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) 
     shares = split(found)
     assert shares is not None
     assert shares.total > shares.milliseconds["verify"]
+
+
+def test_a_run_stopped_in_the_traced_pass_goes_on_with_it(target: Path, tmp_path: Path) -> None:
+    class Stopping(Quiet):
+        def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
+            if cell.rule == "walk" and prompt.endswith("traced"):
+                raise KeyboardInterrupt
+
+    asked, folder = plan(target, "prompt-lookup", limit=2), tmp_path / "r"
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(asked, folder, "command", Stopping(), trace=2)
+    assert len(list(load_traces(folder))) == 1
+    for finished_before in (False, True):
+        outcome = run_plan(asked, folder, "command", Quiet(), trace=2)
+        assert outcome.finished_before is finished_before
+        assert outcome.resumed == asked.answers
+        assert len(list(load_traces(folder))) == 2 * len(asked.arms)
+
+
+def test_a_prompt_that_no_arm_can_decode_warms_nothing(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed: list[int] = []
+
+    def counted(model: Target, drafter: Drafter, prompt: list[int], sampling: Sampling) -> None:
+        warmed.append(len(prompt))
+        warm_up(model, drafter, prompt, sampling)
+
+    monkeypatch.setattr("specbench.runner.warm_up", counted)
+    suite = tmp_path / "own.jsonl"
+    rows = [{"id": "b", "prompt": "x" * 2000}, {"id": "long", "prompt": "hi"}]
+    suite.write_text("\n".join(map(json.dumps, rows)))
+    run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Quiet())
+    assert [length > 1000 for length in warmed] == [True] * 4 + [False] * 2
