@@ -48,10 +48,11 @@ def check(
 
     Exit codes: 0 fine, 1 regression, 2 usage or unreadable, 3 not comparable.
     """
+    from specbench.records import MANIFEST
     from specbench.regression.check import check as judge
 
     code = 0
-    if baseline.exists() or not update:
+    if (baseline / MANIFEST).exists() or not update:
         limits = {"AAL": aal_tolerance, "speedup": speed_tolerance}
         done = judge(candidate, baseline, limits, force=force)
         _show(done)
@@ -82,7 +83,9 @@ def history(
     if not points:
         raise UserError(f"{folder} holds no history: begin one with --add RUN.")
     for name, group in record.series(points).items():
-        target, suite, figure, drafter, _ = name
+        target, suite, figure, drafter, _, settings = name
+        if record.several_settings(points, group[0]):
+            drafter = f"{drafter} (settings {settings or 'unknown'})"
         changes = [f"{group[i].commit or group[i].run}"[:10] for i in record.change_points(group)]
         newest = group[-1]
         text = f"{target}, {suite}, {drafter}: {figure} {newest.value:.3f}, {len(group)} runs"
@@ -139,14 +142,19 @@ def _write(path: Path, text: str) -> None:
 
 
 def _replace(baseline: Path, candidate: Path) -> None:
-    """The candidate's manifest and samples take the baseline's place."""
+    """The candidate's manifest, samples and traces take the baseline's place."""
     from specbench.records import MANIFEST, SAMPLES, load_manifest
+    from specbench.traces import TRACES
 
     load_manifest(candidate)
     if candidate.resolve() == baseline.resolve():
         raise UserError(f"{candidate} is the baseline already.")
     try:
         baseline.mkdir(parents=True, exist_ok=True)
+        if (candidate / TRACES).exists():
+            shutil.copyfile(candidate / TRACES, baseline / TRACES)
+        else:
+            (baseline / TRACES).unlink(missing_ok=True)
         for name in (SAMPLES, MANIFEST):
             draft = baseline / f"{name}.new"
             shutil.copyfile(candidate / name, draft)

@@ -173,7 +173,7 @@ def _unlike(base: Cell, cell: Cell) -> list[str]:
     before, after = asdict(replace(base, draft_model=None)), asdict(replace(cell, draft_model=None))
     return [
         f"{key} was {before[key]}, is {after[key]}"
-        for key in before.keys() - DERIVED
+        for key in sorted(before.keys() - DERIVED)
         if before[key] != after[key]
     ]
 

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 
 from specbench import metrics
 from specbench.errors import UserError
+from specbench.records import Cell
 from specbench.report.labels import row_labels
-from specbench.report.runs import load_entries
+from specbench.report.runs import load_entries, settings_key
 
 SCHEMA = 1
 FILE = "history.jsonl"
@@ -39,6 +41,8 @@ class Point:
         machine: what the figure was measured on; a trend of speed is one machine's.
         figure: "AAL" or "speedup".
         value, low, high, n: the estimate.
+        settings: six hex digits over all settings of the cell but the draft's weights; figures
+            under different ones are of different series.
     """
 
     commit: str | None
@@ -54,12 +58,13 @@ class Point:
     high: float | None
     n: int
     schema: int = SCHEMA
+    settings: str = ""
 
     @property
     def series(self) -> tuple[str, ...]:
         """What it is a point of; the machine matters to speed only."""
         machine = self.machine if self.figure == "speedup" else ""
-        return self.target, self.suite, self.figure, self.drafter, machine
+        return self.target, self.suite, self.figure, self.drafter, machine, self.settings
 
 
 def read(folder: Path) -> list[Point]:
@@ -71,13 +76,18 @@ def read(folder: Path) -> list[Point]:
     path = folder / FILE
     if not path.exists():
         return []
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     points = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                points.append(Point(**json.loads(line)))
-            except (ValueError, TypeError) as error:
-                raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            points.append(Point(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"{path}, line {number}, cannot be read ({error}): take that line out."
+            ) from error
     return points
 
 
@@ -85,27 +95,39 @@ def add(folder: Path, run: Path) -> int:
     """Append the figures of ``run``; how many there were. A run is added once.
 
     Raises:
-        UserError: the run cannot be read, or is in the history already.
+        UserError: the run cannot be read, has no figure or is in the history already, or the
+            folder cannot be written.
     """
     points = list(_points(run))
+    if not points:
+        raise UserError(f"{run} has no drafter with an answer, so there is no figure to add.")
     known = {(p.commit, p.created, p.run) for p in read(folder)}
     if any((p.commit, p.created, p.run) in known for p in points):
         raise UserError(f"{run} is in {folder / FILE} already: a history is only added to.")
-    folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(asdict(point)) + "\n" for point in points)
-    with (folder / FILE).open("a", encoding="utf-8") as file:
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE).open("a", encoding="utf-8") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{folder / FILE} cannot be written: {error.strerror}.") from error
     return len(points)
 
 
 def series(points: Iterable[Point]) -> dict[tuple[str, ...], list[Point]]:
-    """Points by what they are of, in order."""
+    """Points by what they are of, in the order in which the runs were made."""
     found: dict[tuple[str, ...], list[Point]] = {}
-    for point in points:
+    for point in sorted(points, key=lambda point: point.created):
         found.setdefault(point.series, []).append(point)
     return found
+
+
+def several_settings(points: Iterable[Point], one: Point) -> bool:
+    """Whether what has the name of ``one`` was run under different settings."""
+    name = one.target, one.suite, one.drafter
+    return len({p.settings for p in points if (p.target, p.suite, p.drafter) == name}) > 1
 
 
 def change_points(points: list[Point]) -> list[int]:
@@ -181,7 +203,16 @@ def _points(run: Path) -> Iterable[Point]:
                 low=None if estimate.interval is None else estimate.interval[0],
                 high=None if estimate.interval is None else estimate.interval[1],
                 n=estimate.n,
+                settings=_settings(entry.cell),
             )
+
+
+def _settings(cell: Cell) -> str:
+    """Another draft's weights are what a trend is for, and no other settings."""
+    kept = settings_key(
+        replace(cell, draft_model=None), frozenset({"width", "lossless", "details"})
+    )
+    return hashlib.sha256(kept.encode()).hexdigest()[:6]
 
 
 def _machine(facts: dict[str, Any]) -> str:

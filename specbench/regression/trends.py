@@ -9,7 +9,13 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.regression.history import FIGURES, Point, change_points, series
+from specbench.regression.history import (
+    FIGURES,
+    Point,
+    change_points,
+    series,
+    several_settings,
+)
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette without its yellow."""
@@ -36,7 +42,8 @@ def _figure(points: Sequence[Point], title: str) -> Figure:
     axes = figure.subplots(len(FIGURES), 1, sharex=True)
     for axis, name in zip(axes, FIGURES, strict=True):
         for group in series(p for p in points if p.figure == name).values():
-            _line(axis, group, runs, COLOURS[drafters.index(group[0].drafter) % len(COLOURS)])
+            colour = COLOURS[drafters.index(group[0].drafter) % len(COLOURS)]
+            _line(axis, group, runs, colour, settings=several_settings(points, group[0]))
         axis.set_ylabel("tokens per round (AAL)" if name == "AAL" else "speedup")
         axis.grid(axis="y", alpha=0.3)
     axes[0].set_title(f"{title}\nband: 95 % interval; dotted: a new level begins", fontsize=10)
@@ -45,11 +52,14 @@ def _figure(points: Sequence[Point], title: str) -> Figure:
     return figure
 
 
-def _line(axis: Axes, group: list[Point], runs: list[tuple[str, str]], colour: str) -> None:
-    group = sorted(group, key=lambda p: p.created)
+def _line(
+    axis: Axes, group: list[Point], runs: list[tuple[str, str]], colour: str, *, settings: bool
+) -> None:
     xs = [runs.index((p.created, p.run)) for p in group]
     values = [p.value for p in group]
-    label = group[0].drafter + (f" ({group[0].machine})" if group[0].figure == "speedup" else "")
+    notes = [group[0].machine] if group[0].figure == "speedup" else []
+    notes += [f"settings {group[0].settings}"] if settings else []
+    label = group[0].drafter + (f" ({'; '.join(notes)})" if notes else "")
     axis.plot(xs, values, marker="o", markersize=3, color=colour, label=label)
     low = [p.value if p.low is None else p.low for p in group]
     high = [p.value if p.high is None else p.high for p in group]

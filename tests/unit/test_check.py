@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from specbench import traces
 from specbench.cli import app
 from specbench.records import (
     MANIFEST,
@@ -28,6 +29,7 @@ from specbench.records import (
 )
 from specbench.regression import outputs
 from specbench.regression.check import check
+from specbench.traces import TRACES, Trace
 
 PROMPTS = tuple(f"p{i}" for i in range(64))
 AR = Cell(
@@ -222,6 +224,11 @@ def test_the_command_line(tmp_path: Path, base: Path, monkeypatch: pytest.Monkey
     assert list(load_samples(fresh)) == list(load_samples(worse))
     assert run(worse, "--baseline", fresh) == 0
     assert run(base, "--baseline", fresh) == 0
+    (fresh / TRACES).write_text(traces.to_line(Trace(DRAFT.id, "p0", 1, 1, 1, 8, {"draft": 9.0})))
+    assert run(base, "--baseline", fresh, "--update") == 0
+    assert not (fresh / TRACES).exists()
+    (tmp_path / "empty").mkdir()
+    assert run(worse, "--baseline", tmp_path / "empty", "--update") == 0
 
 
 def test_speed_below_what_a_self_test_leaves_open_is_no_regression(

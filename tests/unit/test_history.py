@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specbench.errors import UserError
+from specbench.records import ModelId
 from specbench.regression import history
 from specbench.regression.history import Point, change_points
 from specbench.regression.trends import draw
-from tests.unit.test_check import make_run
+from tests.unit.test_check import DRAFT, make_run
 
 
 def points(values: list[float], half: float = 0.0) -> list[Point]:
@@ -35,6 +37,35 @@ def test_runs_are_added_once_and_drawn(tmp_path: Path) -> None:
     assert [p.run for p in read] == ["a", "a", "b", "b"]
     (path,) = draw(read, tmp_path / "plots")
     assert path.stat().st_size > 10_000
+
+
+def test_other_settings_are_another_series_and_order_is_that_of_the_runs(tmp_path: Path) -> None:
+    """A run that decodes with other options or to another length is no new level of the old."""
+    half = make_run(tmp_path / "half", draft=replace(DRAFT, options={"block_size": 4}), rate=0.5)
+    draft = replace(DRAFT, draft_model=ModelId("d", sha256="3" * 64), details={"block": 8})
+    runs = (make_run(tmp_path / "a"), half, make_run(tmp_path / "b", draft=draft))
+    for run in runs:
+        history.add(tmp_path, run)
+    read = history.read(tmp_path)
+    groups = [[p.run for p in g] for g in history.series(read).values() if g[0].figure == "AAL"]
+    assert groups == [["a", "b"], ["half"]]
+    assert history.several_settings(read, read[0])
+    assert not history.several_settings([p for p in read if p.run != "half"], read[0])
+    late, early = replace(read[0], created="2026-02-01"), replace(read[0], created="2026-01-01")
+    assert list(history.series([late, early]).values()) == [[early, late]]
+
+
+def test_what_cannot_be_added_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    run = make_run(tmp_path / "run")
+    with pytest.raises(UserError, match="cannot be written"):
+        history.add(file, run)
+    with pytest.raises(UserError, match="no figure to add"):
+        history.add(tmp_path / "h", make_run(tmp_path / "none", prompts=0))
+    (tmp_path / history.FILE).write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="line 1"):
+        history.read(tmp_path)
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
