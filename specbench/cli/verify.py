@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specbench.cli.report import _check_output
 from specbench.cli.run import _sampling, _silence
 from specbench.cli.stopping import exit_code, terminable
 from specbench.errors import UserError
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 CONTROL = "face-value"
-CODES = {"passed": 0, "failed": 1, "no power": 3}
+CODES = {"failed": 1, "no power": 3, "passed": 0}
+"""Exit codes, the worst first: of several configurations the worst one's counts."""
 
 
 def verify(
@@ -72,8 +74,8 @@ def verify(
     sampling = _sampling(temperature, top_k, top_p)
     if sampling.greedy:
         raise UserError("--temperature must be above 0: greedy texts are compared by `run`.")
-    if output is not None and output.exists() and not overwrite:
-        raise UserError(f"{output} exists already: give another --output, or --overwrite.")
+    if output is not None:
+        _check_output(output, overwrite)
     plan = make_plan(
         Settings(
             (drafter,),
@@ -87,6 +89,8 @@ def verify(
             seed=seed,
         )
     )
+    if len(plan.arms) == 1:
+        raise UserError(f"--drafter {drafter} is the baseline: name a drafter whose law to test.")
     asked = {"samples": samples, "tokens": tokens, "prompts": prompts}
     try:
         with terminable():
@@ -96,7 +100,8 @@ def verify(
         raise typer.Exit(exit_code(stop)) from None
     if output is not None:
         _write(output, {"schema": SCHEMA, **asked, "seed": seed, "results": results})
-    raise typer.Exit(max(CODES[result["verdict"]] for result in results))
+    verdicts = {result["verdict"] for result in results}
+    raise typer.Exit(next(code for verdict, code in CODES.items() if verdict in verdicts))
 
 
 def _verified(

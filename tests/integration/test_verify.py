@@ -74,6 +74,23 @@ def test_a_test_that_finds_nothing_says_so(
     assert "no power" in capsys.readouterr().out
 
 
+def test_of_several_configurations_the_worst_counts(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """One that fails is not hidden by one that shows nothing."""
+    verdicts = iter(["failed", "no power"])
+    module = sys.modules["specbench.cli.verify"]
+    monkeypatch.setattr(module, "_verdict", lambda *_: next(verdicts))
+    assert verify(monkeypatch, target, "--drafter", "oracle[rate=0.5,tokens=2|1]") == 1
+
+
+def test_the_baseline_has_no_law_of_its_own(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert verify(monkeypatch, target, "--drafter", "autoregressive") == 2
+    assert "is the baseline" in capsys.readouterr().err
+
+
 def test_greedy_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert verify(monkeypatch, target, "--drafter", "prompt-lookup", "--temperature", 0) == 2
     assert "--temperature must be above 0" in capsys.readouterr().err
