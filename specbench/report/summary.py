@@ -11,6 +11,7 @@ from specbench import metrics
 from specbench.bootstrap import Estimate
 from specbench.metrics import Comparison
 from specbench.records import Cell, Manifest
+from specbench.registry import SELF_TEST
 from specbench.report.comparable import Unlike, differences, grouped
 from specbench.report.labels import row_labels
 from specbench.report.runs import Entry, load_entries
@@ -158,7 +159,11 @@ def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
 
 def _versus(suite: str, lines: dict[str, dict[str, Row]]) -> list[Versus]:
     rows = {label: line[suite] for label, line in lines.items() if suite in line}
-    speeds = {k: r.speedup.value or 0 for k, r in rows.items() if not r.is_baseline}
+    speeds = {
+        label: row.speedup.value or 0
+        for label, row in rows.items()
+        if not row.is_baseline and row.cell.drafter != SELF_TEST
+    }
     if not any(speeds.values()):
         return []
     fastest = max(speeds, key=lambda label: speeds[label])
