@@ -138,7 +138,7 @@ def tune(plan: Plan, depths: Sequence[int] = DEPTHS) -> Tuning:
     """Measure every drafter of ``plan`` at every depth, on the first turns of its first suite.
 
     Raises:
-        UserError: a model that does not load or fit.
+        UserError: a model that does not load or fit, or a drafter that reaches no depth.
     """
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
@@ -300,6 +300,13 @@ def _tuned(
 ) -> Tuned:
     drafter, cell = _bound(arm), arm.cells[0]
     kept = [depth for depth in depths if depth <= max(1, drafter.width)]
+    if not kept:
+        raise UserError(
+            f"The drafter {cell.drafter!r} proposes at most {drafter.width} tokens, fewer than any "
+            f"of the depths {', '.join(map(str, depths))}: give a smaller one."
+        )
+    for prompt in passes.prompts if drafter.rehearses else ():
+        passes._timed(drafter, prompt, None)
     return Tuned(
         cell.drafter,
         cell.options,

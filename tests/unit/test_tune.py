@@ -53,6 +53,12 @@ def test_a_depth_is_never_exceeded_and_the_formula_holds(tuned: tuning.Tuning) -
     assert lookup.best in lookup.depths
 
 
+def test_a_drafter_that_reaches_no_depth_is_refused() -> None:
+    plan = make_plan(Settings(("prompt-lookup[tokens=4]",), ("smoke",), limit=1, max_new_tokens=2))
+    with pytest.raises(UserError, match="at most 4 tokens"):
+        tuning.tune(plan, depths=(8, 16))
+
+
 def test_it_is_written_and_read_back(tuned: tuning.Tuning, tmp_path: Path) -> None:
     assert tuning.load_tuning(tmp_path) is None
     path = tmp_path / tuning.TUNING
