@@ -170,9 +170,8 @@ class DiffusionRecipe(Recipe):
         """Cross entropy ``[b, n]`` of every token, the mask and other banned ids impossible."""
         logits = self.draft.finish(logits)
         if not self.draft.shift:
-            return F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
-        losses = F.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
-        return F.pad(losses, (1, 0))
+            return cross_entropies(logits, tokens)
+        return F.pad(cross_entropies(logits[:, :-1], tokens[:, 1:]), (1, 0))
 
     def _window_logits(self, batch: Batch, blocks: Blocks) -> Tensor:
         return window_logits(self.draft, batch.tokens, blocks, self.options.prefix)
@@ -180,11 +179,18 @@ class DiffusionRecipe(Recipe):
 
 def window_loss(logits: Tensor, blocks: Blocks, decay: float | None) -> Tensor:
     """Mean cross entropy of the learned slots, slot k weighted by exp(-(k - 1) / decay)."""
-    losses = F.cross_entropy(logits.flatten(0, 2), blocks.labels.flatten(), reduction="none")
+    losses = cross_entropies(logits, blocks.labels)
     slots = torch.arange(blocks.labels.shape[-1], device=losses.device)
     weights = torch.exp(-slots / decay) if decay else torch.ones_like(slots)
     weights = blocks.learned * weights
-    return (losses.view_as(weights) * weights).sum() / weights.sum().clamp(min=1e-9)
+    return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of logits ``[..., V]`` and labels ``[...]``; 0 for a label that may never be drafted, such
+    as padding or an ordinary token that the draft masks with (DiffuLLaMA)."""
+    losses = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+    return losses.masked_fill(losses.isinf(), 0.0).view_as(labels)
 
 
 def _itself(tokens: Tensor) -> Tensor:
@@ -200,6 +206,20 @@ def _check(options: DiffusionTraining) -> None:
         raise UserError(f"low={options.low} and high={options.high} must be 0 <= low < high <= 1.")
     if options.practice and options.objective == "bd3":
         raise UserError("bd3 masks whole blocks as it is: practice is for llada and shifted.")
+    if options.anneal_steps and options.objective != "shifted":
+        raise UserError(
+            "anneal_steps is for the objective shifted, which begins as a causal model."
+        )
+    least = {"block_size": 1, "anneal_steps": 0, "window": 1, "windows": 1}
+    small = [f"{name} at least {k}" for name, k in least.items() if getattr(options, name) < k]
+    if not 0 < options.eps <= 1:
+        small.append("eps in (0, 1]")
+    if not 0 <= options.practice <= 1:
+        small.append("practice in [0, 1]")
+    if options.decay is not None and options.decay <= 0:
+        small.append("decay above 0")
+    if small:
+        raise UserError(f"The recipe diffusion needs {', '.join(small)}.")
 
 
 def started(target: FrozenTarget, options: DiffusionTraining) -> DiffusionModel:

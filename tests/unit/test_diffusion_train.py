@@ -421,6 +421,39 @@ def test_it_learns(target: Target, options: dict[str, Any]) -> None:
     assert after["emitted_per_round"] >= before["emitted_per_round"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"objective": "llada"}, {"objective": "bd3"}, {"practice": 1.0, "window": 4}],
+    ids=["shifted", "llada", "bd3", "practice"],
+)
+def test_a_mask_token_in_the_text_teaches_nothing(target: Target, options: dict[str, Any]) -> None:
+    tokens = random_tokens(2, 24)
+    tokens[:, ::3] = MASK
+    recipe = recipe_for(target, **options)
+    for seed in range(3):
+        loss = recipe.loss(chat(tokens, 4), seeded(seed))
+        loss.backward()
+        assert loss.isfinite()
+    grads = [p.grad for p in recipe.draft.parameters() if p.grad is not None]
+    assert grads
+    assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "llada", "anneal_steps": 2}, "anneal_steps is for"),
+        ({"window": 0, "practice": 1.5}, r"window at least 1, practice in \[0, 1\]"),
+        ({"eps": 0.0, "decay": 0.0}, r"eps in \(0, 1\], decay above 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    options: dict[str, Any], message: str, target: Target
+) -> None:
+    with pytest.raises(UserError, match=message):
+        recipe_for(target, **options)
+
+
 def test_two_recipes_are_measured_on_the_same_windows(target: Target) -> None:
     batch = chat(random_tokens(3, 40), 6)
     recipes = [recipe_for(target, practice=share, window=4) for share in (0.0, 0.5, 1.0)]
