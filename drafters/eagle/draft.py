@@ -219,7 +219,8 @@ class Eagle3(Eagle):
 
     @property
     def details(self) -> dict[str, Any]:
-        return super().details | {"depth": self.options.depth, "levels": self.options.depth + 1}
+        # What is grown: fewer levels than asked for where the drafted tokens would not reach.
+        return super().details | {"depth": self.depth, "levels": self.depth + 1}
 
 
 class Eagle3Tree16(Eagle3):

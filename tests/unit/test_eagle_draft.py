@@ -92,7 +92,7 @@ def test_drafted_is_the_total_clamped_to_the_pool(
     session, _ = opened(target, drafter)
     proposal = session.propose(50)
     assert len(proposal) == drafter.width == drafted
-    assert int(proposal.depths.max()) == levels
+    assert int(proposal.depths.max()) == levels == drafter.details["levels"]
     assert proposal.is_chain == (options["top_k"] == 1)
     assert_lossless(target, drafter, random_prompts(target.vocab_size), 12)
 
