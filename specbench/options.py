@@ -52,19 +52,21 @@ def expand(text: str) -> list[tuple[str, dict[str, str]]]:
     The last key changes fastest; a name without brackets has no settings.
 
     Raises:
-        UserError: brackets that do not close, or a setting without an equals sign.
+        UserError: brackets that do not close, a setting without an equals sign, or a key twice.
     """
     found = re.fullmatch(r"([^\[\]]+)(?:\[([^\[\]]*)\])?", text.strip())
     if found is None:
         raise UserError(f"{text!r} must look like name or name[key=value|value,key=value].")
     name, inside = found.groups()
-    axes = []
+    axes: dict[str, list[tuple[str, str]]] = {}
     for setting in split_outside_brackets(inside or ""):
         key, equals, values = setting.partition("=")
         if not equals:
             raise UserError(f"{setting!r} in {text!r} must look like key=value or key=value|value.")
-        axes.append([(key.strip(), value.strip()) for value in values.split("|")])
-    return [(name.strip(), dict(choice)) for choice in itertools.product(*axes)]
+        if key.strip() in axes:
+            raise UserError(f"{key.strip()!r} is set twice in {text!r}: give key=value|value once.")
+        axes[key.strip()] = [(key.strip(), value.strip()) for value in values.split("|")]
+    return [(name.strip(), dict(choice)) for choice in itertools.product(*axes.values())]
 
 
 def _parse(option: str, kind: Any, text: str) -> Any:

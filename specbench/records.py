@@ -3,9 +3,9 @@
 Schema history:
     1: first version.
 
-A run is a folder with two files. ``manifest.json`` is one `Manifest`. ``samples.jsonl`` has one
-`Sample` a line, appended and flushed as soon as it is known, so that a killed run loses at most
-the sample in flight.
+A run is a folder with two files, and a third where answers were traced (`specbench.traces`).
+``manifest.json`` is one `Manifest`. ``samples.jsonl`` has one `Sample` a line, appended and flushed
+as soon as it is known, so that a killed run loses at most the sample in flight.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Trace:
             a drafter marks inside its drafting), "verify" (the target's forward), "accept" (the
             rule and the cache's compaction), "update" (the drafter learns what was committed) and
             "rest".
-        joules: what the device took over the decode, where it can be read.
+        joules: what the device took over prefill and decode, where it can be read.
     """
 
     cell: str

@@ -51,6 +51,8 @@ def check(
     from specbench.records import MANIFEST
     from specbench.regression.check import check as judge
 
+    if not (baseline / MANIFEST).exists() and not update:
+        raise UserError(f"{baseline} holds no run to judge by: --update makes it of {candidate}.")
     code = 0
     if (baseline / MANIFEST).exists() or not update:
         limits = {"AAL": aal_tolerance, "speedup": speed_tolerance}

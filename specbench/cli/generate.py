@@ -60,7 +60,8 @@ def generate(
 
     A diffusion model in eight steps, watched:
 
-        specbench generate --model tiny-diffusion --prompt "What is 2 + 3?" --steps 8 --trace
+        specbench generate --model tiny-diffusion --tokenizer tiny-target --steps 8 --trace
+            --prompt "What is 2 + 3?"
     """
     import torch
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from specbench.errors import UserError
 from specbench.regression.history import (
     FIGURES,
     Point,
@@ -22,8 +23,15 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    """One PNG a target and suite; the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """One PNG a target and suite; the paths.
+
+    Raises:
+        UserError: the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}.") from error
     paths = []
     for target, suite in dict.fromkeys((p.target, p.suite) for p in points):
         chosen = [p for p in points if (p.target, p.suite) == (target, suite)]

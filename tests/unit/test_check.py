@@ -220,6 +220,8 @@ def test_the_command_line(tmp_path: Path, base: Path, monkeypatch: pytest.Monkey
     for name in ("j.xml", "c.json", "bigger-is-better.json", "smaller-is-better.json"):
         assert (tmp_path / name).stat().st_size
     fresh = tmp_path / "new" / "baseline"
+    done = CliRunner().invoke(app, ["check", str(worse), "--baseline", str(fresh)])
+    assert "--update makes it" in str(done.exception)
     assert run(worse, "--baseline", fresh, "--update") == 0
     assert list(load_samples(fresh)) == list(load_samples(worse))
     assert run(worse, "--baseline", fresh) == 0
