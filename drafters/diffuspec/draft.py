@@ -118,6 +118,7 @@ class DiffuSpec(Drafter):
             "approximate": self.options.cache == "prefix_causal",
             "shared_vocabulary": round(self.vocabulary.share, 4),
             "scorer": None if self.scorer is None else self.scorer.kind,
+            "scorer_sha256": None if self.scorer is None else self.scorer.sha256,
         }
 
     def bind(self, target: TargetView) -> None:

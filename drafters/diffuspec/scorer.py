@@ -5,6 +5,7 @@ An n-gram model (KenLM, `specbench train ngram`) or any causal LM with the targe
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -43,9 +44,15 @@ class ScorerContext(Protocol):
 
 
 class Scorer(Protocol):
-    """A causal model, loaded once; ``kind`` says which, for the record of a run."""
+    """A causal model, loaded once.
+
+    Attributes:
+        kind: what it is, for the record of a run.
+        sha256: of the n-gram model's file; None for a causal LM, which its name tells.
+    """
 
     kind: str
+    sha256: str | None
 
     def open(self, capacity: int, paths: int) -> ScorerContext:
         """Start a sequence of at most ``capacity`` positions.
@@ -88,6 +95,8 @@ class NgramScorer:
     def __init__(self, path: Path) -> None:
         self.model = load_kenlm(path)
         self.kind = f"{self.model.order}-gram"
+        with path.open("rb") as file:
+            self.sha256: str | None = hashlib.file_digest(file, "sha256").hexdigest()
 
     def open(self, capacity: int, paths: int) -> NgramContext:
         return NgramContext(self.model)
@@ -130,6 +139,8 @@ class NgramContext:
 
 class CausalScorer:
     """A small causal LM with the target's vocabulary."""
+
+    sha256: str | None = None
 
     def __init__(self, model: Target) -> None:
         self.model = model

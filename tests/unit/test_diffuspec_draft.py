@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -271,8 +272,10 @@ def test_the_record_says_what_ran(files: Files) -> None:
         "approximate": True,
         "shared_vocabulary": 1.0,
         "scorer": "3-gram",
+        "scorer_sha256": sha256((Path(files.ngram) / "ngram.arpa").read_bytes()).hexdigest(),
     }
-    assert bound(files, search=False).details["scorer"] is None
+    nothing = bound(files, search=False).details
+    assert (nothing["scorer"], nothing["scorer_sha256"]) == (None, None)
 
 
 def test_a_stop_token_in_the_answer_ends_it(files: Files) -> None:
