@@ -1,5 +1,6 @@
 """`specbench tune`: what a verification costs here, and the draft length that pays."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,18 +74,27 @@ def tune(
             data_dir=data_dir,
         )
     )
+    if out is not None:
+        # Now, so that nothing is measured in vain.
+        _write(out / TUNING, None)
     console = Console()
     with console.status("measuring"):
         tuning = measure(plan, _depths(depths))
     console.print(_curve(tuning), *(_table(tuned) for tuned in tuning.drafters))
     typer.echo(_best(tuning))
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / TUNING).write_text(to_json(tuning), encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{out / TUNING} cannot be written: {error.strerror}.") from error
+        _write(out / TUNING, to_json(tuning))
         typer.echo(f"Written: {out / TUNING}")
+
+
+def _write(path: Path, text: str | None) -> None:
+    """Make the folder, and the file where there is a text."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _depths(text: str) -> list[int]:
@@ -149,13 +159,26 @@ def _number(estimate: "Estimate") -> str:
     return f"{estimate.value:.2f} \\[{low:.2f}, {high:.2f}]"
 
 
+def _labels(drafters: Sequence["Tuned"]) -> list[str]:
+    """The drafter's name, with the options that tell it from others of its name."""
+    from specbench.report.labels import distinguish
+
+    labels = []
+    for tuned in drafters:
+        same = [other for other in drafters if other.drafter == tuned.drafter]
+        notes = distinguish([{k: str(v) for k, v in one.options.items()} for one in same])
+        note = notes[next(i for i, one in enumerate(same) if one is tuned)]
+        labels.append(f"{tuned.drafter} ({note})" if note else tuned.drafter)
+    return labels
+
+
 def _best(tuning: "Tuning") -> str:
     where = f"{tuning.prompts} prompts of {tuning.suite}"
     lines = [f"{where}; an autoregressive step takes {tuning.step:.2f} ms here."]
-    for tuned in tuning.drafters:
+    for label, tuned in zip(_labels(tuning.drafters), tuning.drafters, strict=True):
         best = tuned.best
         if best is not None:
-            name = f"{tuned.drafter}: depth {best.depth}"
+            name = f"{label}: depth {best.depth}"
             pays = "" if (best.measured.value or 0) > 1 else ", which is slower than none"
             lines.append(f"{name} is best, {_number(best.measured)}x{pays}.".replace("\\", ""))
     return "\n".join(lines)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from specbench import tune as tuning
+from specbench.cli.tune import _labels
+from specbench.cli.tune import tune as command
 from specbench.core.target import Target
 from specbench.errors import UserError
 from specbench.metrics import Estimate
@@ -57,6 +59,19 @@ def test_a_drafter_that_reaches_no_depth_is_refused() -> None:
     plan = make_plan(Settings(("prompt-lookup[tokens=4]",), ("smoke",), limit=1, max_new_tokens=2))
     with pytest.raises(UserError, match="at most 4 tokens"):
         tuning.tune(plan, depths=(8, 16))
+
+
+def test_configurations_of_one_drafter_are_told_apart() -> None:
+    options = ({"tokens": 4, "n": 2}, {"tokens": 8, "n": 2})
+    drafters = [*(tuning.Tuned("x", one, ()) for one in options), tuning.Tuned("y", {}, ())]
+    assert _labels(drafters) == ["x (tokens=4)", "x (tokens=8)", "y"]
+
+
+def test_it_is_not_measured_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tuning, "tune", None)
+    with pytest.raises(UserError, match=r"tune\.json cannot be written"):
+        command(["prompt-lookup"], out=tmp_path / "file")
 
 
 def test_it_is_written_and_read_back(tuned: tuning.Tuning, tmp_path: Path) -> None:
