@@ -14,6 +14,7 @@ from typing import Any
 
 from specbench import metrics
 from specbench.environment import differences
+from specbench.errors import UserError
 from specbench.metrics import Estimate
 from specbench.records import Cell, Sample, load_manifest
 from specbench.registry import SELF_TEST
@@ -98,9 +99,11 @@ def check(
         force: judge also what differs in its settings.
 
     Raises:
-        UserError: a folder that cannot be read.
+        UserError: a folder that cannot be read, or a baseline without a single answer.
     """
     ours, theirs = load_entries([candidate]), load_entries([baseline])
+    if not any(entry.counted.keys for entry in theirs):
+        raise UserError(f"{baseline} holds no answer to judge by: take a run that has some.")
     before, after = (load_manifest(run).environment for run in (baseline, candidate))
     machine = tuple(differences(before, after))
     labels = cell_labels([entry.cell for entry in theirs])
@@ -217,6 +220,9 @@ def _judge(
 def _completeness(label: str, base: Entry, entry: Entry) -> Finding:
     """Whatever the baseline answered must be answered."""
     wanted = {(s.sample, s.turn) for s in metrics.ok(base.samples)}
+    if not wanted:
+        text = "not judged: the baseline has no answer"
+        return Finding(STAGES[0], label, base.cell.suite, SKIPPED, text)
     found = {(s.sample, s.turn): s for s in entry.samples}
     lost = [key for key in wanted if key not in found or found[key].status != "ok"]
     if not lost:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from specbench import traces
 from specbench.cli import app
+from specbench.errors import UserError
 from specbench.records import (
     MANIFEST,
     SAMPLES,
@@ -153,6 +154,18 @@ def test_lost_answers_and_cells_come_first(tmp_path: Path, base: Path) -> None:
     assert found.findings[0].text == "4 of 64 answers are missing"
     other = make_run(tmp_path / "other", draft=replace(DRAFT, drafter="eagle3"))
     assert [f.text for f in check(other, base).regressions] == ["the candidate has no such cell"]
+
+
+def test_a_baseline_without_answers_lets_nothing_pass(tmp_path: Path, base: Path) -> None:
+    """Figures that rest on nothing are not compared, and do not count as fine."""
+    empty = make_run(tmp_path / "empty", prompts=0)
+    with pytest.raises(UserError, match="holds no answer to judge by"):
+        check(base, empty)
+    assert check(empty, base).exit_code == 1
+    kept = [s for s in load_samples(base) if s.cell == AR.id]
+    failed = [replace(s, cell=DRAFT.id, status="error", rounds=(), output=()) for s in kept]
+    (base / SAMPLES).write_text("".join(map(to_line, [*kept, *failed])))
+    assert verdicts(make_run(tmp_path / "again"), base)["completeness"] == "skipped"
 
 
 def test_broken_outputs_and_lossy_rules_are_regressions(tmp_path: Path, base: Path) -> None:
