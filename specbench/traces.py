@@ -94,6 +94,9 @@ def load_traces(folder: Path) -> Iterator[Trace]:
             if not line.endswith("\n"):
                 return
             try:
-                yield Trace(**json.loads(line))
+                trace = Trace(**json.loads(line))
+                if trace.schema != SCHEMA:
+                    raise ValueError(f"it has schema {trace.schema}, this version reads {SCHEMA}")
+                yield trace
             except (ValueError, TypeError) as error:
                 raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error

@@ -150,6 +150,11 @@ def tune(plan: Plan, depths: Sequence[int] = DEPTHS) -> Tuning:
     ]
     context = int(np.mean([len(p) for p in prompts])) + suite.max_new_tokens // 2
     curve = verify_curve(target, contexts=sorted({128, 512, context}))
+    if not curve:
+        raise UserError(
+            f"The context of {plan.target!r} is too short: {max(ROWS)} rows are timed behind 128 "
+            "tokens."
+        )
     near = [cost for cost in curve if cost.context == context] or curve
     passes = _Passes(plan, target, prompts, suite.max_new_tokens)
     base = _bound(arms[0])
@@ -256,11 +261,12 @@ class _Passes:
         """Answers of both, prompt by prompt, as records, so that the same statistics serve."""
         for one in (base, drafter):
             warm_up(self.target, one, self.prompts[0], self.plan.sampling)
-        pairs = [
-            (_sample(i, self._timed(base, p, None)), _sample(i, self._timed(drafter, p, None)))
-            for i, p in enumerate(self.prompts)
-        ]
-        return [one for one, _ in pairs], [other for _, other in pairs]
+        arms: tuple[list[Sample], list[Sample]] = [], []
+        for index, prompt in enumerate(self.prompts):
+            order = [(base, arms[0]), (drafter, arms[1])]
+            for one, samples in order if index % 2 == 0 else reversed(order):
+                samples.append(_sample(index, self._timed(one, prompt, None)))
+        return arms
 
     def draft_milliseconds(self, drafter: Drafter) -> float:
         """A round's time but for the target's forward."""

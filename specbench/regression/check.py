@@ -173,12 +173,17 @@ def _options(entry: Entry) -> dict[str, Any]:
 
 def _unlike(base: Cell, cell: Cell) -> list[str]:
     """Settings in which two cells differ; another draft is what a check is for, and no such."""
-    before, after = asdict(replace(base, draft_model=None)), asdict(replace(cell, draft_model=None))
+    before, after = _without_draft(base), _without_draft(cell)
     return [
         f"{key} was {before[key]}, is {after[key]}"
         for key in sorted(before.keys() - DERIVED)
         if before[key] != after[key]
     ]
+
+
+def _without_draft(cell: Cell) -> dict[str, Any]:
+    options = {k: v for k, v in cell.options.items() if k not in ("model", "revision")}
+    return asdict(replace(cell, draft_model=None, options=options))
 
 
 def _missing(label: str, entry: Entry) -> Finding:

@@ -83,7 +83,10 @@ def read(folder: Path) -> list[Point]:
     points = []
     for number, line in enumerate(lines, 1):
         try:
-            points.append(Point(**json.loads(line)))
+            point = Point(**json.loads(line))
+            if point.schema != SCHEMA:
+                raise ValueError(f"it has schema {point.schema}, this version reads {SCHEMA}")
+            points.append(point)
         except (ValueError, TypeError) as error:
             raise UserError(
                 f"{path}, line {number}, cannot be read ({error}): take that line out."

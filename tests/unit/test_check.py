@@ -201,6 +201,8 @@ def test_other_settings_are_not_comparable(
 def test_another_draft_is_what_a_check_is_for(tmp_path: Path, base: Path) -> None:
     draft = replace(DRAFT, draft_model=ModelId("d", sha256="3" * 64), details={"block": 8})
     assert check(make_run(tmp_path / "new", draft=draft), base).exit_code == 0
+    elsewhere = replace(draft, options={**DRAFT.options, "model": "elsewhere/d"})
+    assert check(make_run(tmp_path / "elsewhere", draft=elsewhere), base).exit_code == 0
 
 
 def test_outputs_say_what_was_found(tmp_path: Path, base: Path) -> None:
