@@ -140,7 +140,7 @@ def test_the_target_s_law_is_kept(rule: Rule, shape: Draft, count: int, sampling
 @pytest.mark.parametrize("rule", [select_ratio, draws_again])
 def test_the_same_test_fails(rule: Rule) -> None:
     """For the ratio rule on a chosen chain, and for a draw that forgets what was refused."""
-    assert pvalue(partial(trie, count=8), PLAIN, rule, RUNS) < 1e-9
+    assert pvalue(partial(trie, count=8), PLAIN, rule, RUNS) < 1e-6
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -168,9 +168,9 @@ def test_rejection_follows_equal_prefixes() -> None:
 
 
 def test_only_the_ratio_rule_on_a_chosen_chain_is_marked_lossy() -> None:
-    assert [name for name, rule in RULES.items() if not getattr(rule, "lossless", True)] == [
-        "select-ratio"
-    ]
+    lossy = {name for name, rule in RULES.items() if not getattr(rule, "lossless", True)}
+    # The control of `specbench.law` is among them where that module is loaded.
+    assert lossy - {"face-value"} == {"select-ratio"}
 
 
 def test_one_chain_is_not_selected() -> None:

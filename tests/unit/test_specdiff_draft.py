@@ -10,9 +10,8 @@ from diffusion_drafts import save_twin
 
 from drafters.diffusion.draft import Diffusion
 from drafters.diffusion.draft import Options as DiffusionOptions
-from drafters.specdiff.draft import SpecDiff, SpecDiff2, SpecDiff2Options, SpecDiffOptions
+from drafters.specdiff.draft import RULES, SpecDiff, SpecDiff2, SpecDiff2Options, SpecDiffOptions
 from specbench.api import Commit, Drafter, Request, Sampling, Target, probabilities
-from specbench.core.verifier import RULES
 from specbench.errors import UserError
 from specbench.options import parse_options
 from specbench.testing import CONTRACT, Check, assert_lossless, tiny_target
