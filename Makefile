@@ -26,7 +26,7 @@ $(VENV)/.dev: $(VENV)/.run tests/plugin/pyproject.toml
 	touch $@
 
 demo: $(VENV)/.run  ## benchmark the embedded models on the embedded prompts, on this machine
-	$(BIN)/specbench run --drafter dflash,eagle3,eagle3-chain16,diffuspec,specdiff2,draft-model,prompt-lookup --suite smoke
+	$(BIN)/specbench run --drafter dflash,eagle3,eagle3-chain16,diffuspec,specdiff2,draft-model,prompt-lookup --suite smoke --limit 16 --max-new-tokens 64
 
 test: $(VENV)/.dev  ## every check that CI makes
 	$(MAKE) lint
