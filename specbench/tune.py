@@ -226,7 +226,7 @@ def _verify_once(target: Target, cache: KVCache, rows: int) -> float:
 
 
 class _Capped(Drafter):
-    """A bound drafter that is asked for no more than ``depth`` levels."""
+    """A drafter that is asked for no more than ``depth`` levels."""
 
     def __init__(self, drafter: Drafter, depth: int) -> None:
         self.options = drafter.options
@@ -239,7 +239,7 @@ class _Capped(Drafter):
         return self._drafter.rule
 
     def bind(self, target: TargetView) -> None:
-        raise NotImplementedError("it holds a drafter that is bound")
+        self._drafter.bind(target)
 
     def open(self, request: Request) -> DraftSession:
         session = self._drafter.open(request)
