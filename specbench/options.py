@@ -41,6 +41,13 @@ def parse_options(owner: str, options: type, settings: Mapping[str, str]) -> Any
         raise UserError(f"{owner!r} refuses its options: {error}.") from error
 
 
+def as_typed(value: Any) -> str:
+    """A setting's value as a person types it: `parse_options` reads it back."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(as_typed, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 def split_outside_brackets(text: str) -> list[str]:
     """The parts of ``text`` between commas, those in square brackets aside: ``a[x=1,y=2],b``."""
     return [part.strip() for part in re.split(r",(?![^\[\]]*\])", text) if part.strip()]

@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.bootstrap import CONFIDENCE, FEW_PROMPTS, RESAMPLES, prompts_for
 from specbench.metrics import LOOP_SHARE
+from specbench.options import as_typed
 from specbench.records import Cell, ModelId
 from specbench.registry import SELF_TEST
 from specbench.report.comparable import chosen
@@ -189,7 +190,9 @@ def _suite(row: Row) -> str:
 def _drafter(cell: Cell) -> str:
     facts = [f"draft model {_model(cell.draft_model)}"] if cell.draft_model else []
     named = cell.draft_model.name if cell.draft_model else None
-    facts += [f"{key}={value}" for key, value in sorted(cell.options.items()) if value != named]
+    facts += [
+        f"{key}={as_typed(value)}" for key, value in sorted(cell.options.items()) if value != named
+    ]
     facts += [f"{key} {_fact(value)}" for key, value in cell.details.items() if value is not None]
     return ", ".join([*facts, f"width {cell.width}", f"rule {cell.rule}"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from specbench.options import as_typed
 from specbench.records import Cell
 from specbench.report.runs import DRAFTER_SETTINGS, Entry, settings_key
 
@@ -20,7 +21,7 @@ def cell_labels(cells: Sequence[Cell]) -> dict[str, str]:
     labels = {}
     for name in {cell.drafter for cell in cells}:
         same = [cell for cell in cells if cell.drafter == name]
-        texts = distinguish([{k: str(v) for k, v in cell.options.items()} for cell in same])
+        texts = distinguish([{k: as_typed(v) for k, v in cell.options.items()} for cell in same])
         for cell, text in zip(same, texts, strict=True):
             labels[cell.id] = f"{name} ({text})" if text else name
     return labels
@@ -64,7 +65,7 @@ def _shown(configurations: Iterable[Entry]) -> list[dict[str, str]]:
 
 
 def _chosen(entry: Entry) -> dict[str, str]:
-    chosen = {key: str(value) for key, value in sorted(entry.cell.options.items())}
+    chosen = {key: as_typed(value) for key, value in sorted(entry.cell.options.items())}
     draft = entry.cell.draft_model
     if draft is not None and draft.name not in chosen.values():
         chosen["draft"] = draft.name

@@ -51,13 +51,16 @@ def figures(table: Table, heading: str) -> dict[str, Figure]:
     if not lines:
         return {}
     drafters = len(lines)
-    bars = 1.3 + 0.34 * drafters
+    # The legend below the curves grows with the drafters, and would else eat the panels.
+    bars, curves = 1.3 + 0.34 * drafters, 3.2 + 0.13 * drafters
     drawn = {
         "speedup": _panels(table, lines, _speedup, "speedup over autoregressive decoding", bars),
         "aal": _panels(table, lines, _aal, "AAL (tokens a round)", bars),
         "rounds": _panels(table, lines, _rounds, "share of rounds by tokens emitted", bars),
-        "acceptance": _panels(table, lines, _acceptance, "share of rounds that reached a depth"),
-        "aal-speedup": _panels(table, lines, _scatter, "speedup against AAL"),
+        "acceptance": _panels(
+            table, lines, _acceptance, "share of rounds that reached a depth", curves
+        ),
+        "aal-speedup": _panels(table, lines, _scatter, "speedup against AAL", curves),
     }
     if any(row.entry.traced for line in lines.values() for row in line.values()):
         drawn["time"] = _panels(table, lines, _time, "where a round's time goes", bars)
@@ -68,8 +71,10 @@ def figures(table: Table, heading: str) -> dict[str, Figure]:
         drawn["verify-cost"] = _verify_cost(tunings)
     for name in ("acceptance", "aal-speedup"):
         _legend(drawn[name], lines)
-    lengths = (*map(str, range(1, LONGEST)), f"{LONGEST} or more")
-    _colour_legend(drawn["rounds"], "tokens emitted in the round", lengths, _ramp())
+    lengths = [str(length) for length in range(1, _longest(lines) + 1)]
+    if len(lengths) == LONGEST:
+        lengths[-1] += " or more"
+    _colour_legend(drawn["rounds"], "tokens emitted in the round", lengths, _ramp(len(lengths)))
     for figure in drawn.values():
         title = figure.get_suptitle()
         figure.suptitle(f"{heading}: {title}", fontsize=11, x=0.01, ha="left")
@@ -115,7 +120,7 @@ def _write(figure: Figure, file: Any, kind: str) -> None:
         )  # fmt: skip
 
 
-def _panels(table: Table, lines: Lines, draw: Draw, title: str, height: float = 3.6) -> Figure:
+def _panels(table: Table, lines: Lines, draw: Draw, title: str, height: float) -> Figure:
     """One panel a suite that has answers, side by side on common axes."""
     suites = [s for s in table.suites if any(_has(line, s) for line in lines.values())]
     bars = draw in (_speedup, _aal, _rounds, _time)
@@ -191,13 +196,14 @@ def _without_loops(row: Row) -> float:
 
 
 def _rounds(axis: Axes, suite: str, lines: Lines) -> None:
+    ramp = _ramp(_longest(lines))
     for place, line in enumerate(lines.values()):
         if not _has(line, suite):
             axis.text(0.02, place, "no answer", va="center", fontsize=7.5, color=GREY)
             continue
         counts = line[suite].emitted
         total, left = sum(counts.values()) or 1, 0.0
-        for length, colour in enumerate(_ramp(), 1):
+        for length, colour in enumerate(ramp, 1):
             share = sum(n for k, n in counts.items() if min(k, LONGEST) == length) / total
             axis.barh(place, share, left=left, height=0.72, color=colour, linewidth=0)
             left += share
@@ -205,8 +211,14 @@ def _rounds(axis: Axes, suite: str, lines: Lines) -> None:
     axis.set_xlabel("share of rounds", fontsize=9)
 
 
-def _ramp() -> list[Any]:
-    return list(mpl.colormaps["cividis"](np.linspace(0, 1, LONGEST)))
+def _longest(lines: Lines) -> int:
+    """Tokens of the longest round in any panel, so that all share their colours."""
+    rows = (row for line in lines.values() for row in line.values())
+    return min(LONGEST, max((length for row in rows for length in row.emitted), default=1))
+
+
+def _ramp(lengths: int) -> list[Any]:
+    return list(mpl.colormaps["cividis"](np.linspace(0, 1, lengths)))
 
 
 def _rows(lines: Lines, suite: str) -> list[Row]:

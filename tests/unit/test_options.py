@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from specbench.errors import UserError
-from specbench.options import expand, parse_options, split_outside_brackets
+from specbench.options import as_typed, expand, parse_options, split_outside_brackets
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,15 @@ def test_options_are_typed() -> None:
     text = {"width": "8", "share": "0.25", "exact": "off", "model": "some/model"}
     assert parse_options("x", Options, text) == Options(8, 0.25, False, "some/model")
     assert parse_options("x", Options, {"model": "none"}) == Options()
+
+
+def test_a_value_is_shown_as_it_is_typed() -> None:
+    options = Options(8, 0.25, False, None)
+    shown = {key: as_typed(value) for key, value in vars(options).items()}
+    assert shown == {"width": "8", "share": "0.25", "exact": "false", "model": "none"}
+    assert parse_options("x", Options, shown) == options
+    # A stored tuple comes back from JSON as a list.
+    assert as_typed((1, 2)) == as_typed([1, 2]) == "1,2"
 
 
 @pytest.mark.parametrize(
