@@ -102,7 +102,7 @@ Losses are nats a token (or whatever the recipe's loss is). On the held-out rows
 | --- | ---: | ---: | ---: | ---: | --- | --- |
 {files}
 
-Rows left out share a run of 13 words with an excluded evaluation file.
+Rows left out quote an evaluation prompt or share a run of 13 words with an excluded file.
 
 {hashes}
 """

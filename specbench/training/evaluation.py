@@ -23,6 +23,7 @@ import numpy as np
 from specbench.errors import UserError
 from specbench.suite import list_suites, load_suite
 from specbench.training.data import Corpus, Document, read_rows
+from specbench.training.formats import Chat
 
 TABLE = Path(__file__).with_name("evaluation.json")
 HEAD = 13
@@ -55,49 +56,53 @@ class Print:
 def refuse_evaluation_rows(corpus: Corpus) -> Corpus:
     """The corpus without the chats that quote a known evaluation prompt.
 
-    Public training sets repeat a few test prompts; those chats are dropped and counted with the
-    excluded ones. A file where they are more than strays is (or was made from) an evaluation set.
+    Those chats are counted with the excluded ones of their files.
 
     Raises:
-        UserError: more than `STRAYS` of a file's chats quote one; names the file and the sets.
+        UserError: as `without_evaluation`.
     """
-    train = [asked_by(document) for document in corpus.train]
-    held_out = [asked_by(document) for document in corpus.held_out]
+    train: list[Document] = []
+    held_out: list[Document] = []
     files = []
     for source, facts in enumerate(corpus.files):
-        lost = _count(corpus.train, train, source), _count(corpus.held_out, held_out, source)
-        found = lost[0] + lost[1]
-        if sum(found.values()) > STRAYS * (facts.train + facts.held_out):
-            sets = ", ".join(f"{count} of {name}" for name, count in found.most_common())
-            raise UserError(
-                f"{facts.file} holds prompts of evaluation sets ({sets}, in "
-                f"{facts.train + facts.held_out} chats).",
-                "Train on other text, or the figures of those sets mean nothing.",
-            )
+        documents = [d for d in [*corpus.train, *corpus.held_out] if d.source == source]
+        clean = without_evaluation(facts.file, [d.messages for d in documents])
+        kept = {id(chat) for chat in clean}
+        shown = [d for d in corpus.train if id(d.messages) in kept]
+        held = [d for d in corpus.held_out if id(d.messages) in kept]
+        lost = len(documents) - len(clean)
+        train += shown
+        held_out += held
         files.append(
-            replace(
-                facts,
-                train=facts.train - sum(lost[0].values()),
-                held_out=facts.held_out - sum(lost[1].values()),
-                excluded=facts.excluded + sum(found.values()),
-            )
+            replace(facts, train=len(shown), held_out=len(held), excluded=facts.excluded + lost)
         )
-    return Corpus(_unasked(corpus.train, train), _unasked(corpus.held_out, held_out), files)
+    return Corpus(train, held_out, files)
 
 
-def asked_by(document: Document) -> str | None:
-    """The evaluation set whose prompt a message of the document quotes, or None."""
-    messages = (words_of(message["content"]) for message in document.messages)
+def without_evaluation(file: str, chats: Sequence[Chat]) -> list[Chat]:
+    """The chats of a file that quote no known evaluation prompt.
+
+    Public training sets repeat a few test prompts; those chats are dropped. A file where they
+    are more than strays is (or was made from) an evaluation set.
+
+    Raises:
+        UserError: more than `STRAYS` of the chats quote one; names the file and the sets.
+    """
+    names = [asked_by(chat) for chat in chats]
+    found = Counter(name for name in names if name)
+    if found.total() > STRAYS * len(chats):
+        sets = ", ".join(f"{count} of {name}" for name, count in found.most_common())
+        raise UserError(
+            f"{file} holds prompts of evaluation sets ({sets}, in {len(chats)} chats).",
+            "Train on other text, or the figures of those sets mean nothing.",
+        )
+    return [chat for chat, name in zip(chats, names, strict=True) if name is None]
+
+
+def asked_by(chat: Chat) -> str | None:
+    """The evaluation set whose prompt a message of the chat quotes, or None."""
+    messages = (words_of(message["content"]) for message in chat)
     return next((name for words in messages if (name := _quoted(words))), None)
-
-
-def _count(documents: Sequence[Document], names: Sequence[str | None], source: int) -> Counter[str]:
-    pairs = zip(documents, names, strict=True)
-    return Counter(name for document, name in pairs if name and document.source == source)
-
-
-def _unasked(documents: Sequence[Document], names: Sequence[str | None]) -> list[Document]:
-    return [document for document, name in zip(documents, names, strict=True) if name is None]
 
 
 def words_of(text: str) -> list[str]:

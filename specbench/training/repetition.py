@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from specbench.training.batches import Batch, PackedBatches
 from specbench.training.data import read_chats
+from specbench.training.evaluation import without_evaluation
 from specbench.training.tokenizer import Encoded, encode_chats
 
 RUN = 4
@@ -42,8 +43,13 @@ def repeated_share(tokens: Sequence[int], run: int = RUN) -> float:
 
 
 def load_answers(tokenizer: PreTrainedTokenizerBase, path: Path) -> list[Encoded]:
-    """A file of responses, marked at the repetitions inside the answers."""
-    return [_mark(encoded) for encoded in encode_chats(tokenizer, list(read_chats(path)))]
+    """A file of responses, marked at the repetitions inside the answers.
+
+    Raises:
+        UserError: unreadable or evaluation text.
+    """
+    chats = without_evaluation(path.name, list(read_chats(path)))
+    return [_mark(encoded) for encoded in encode_chats(tokenizer, chats)]
 
 
 def _mark(encoded: Encoded) -> Encoded:

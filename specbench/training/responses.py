@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench.api import KVCache, Sampling, Target, UserError, draw, probabilities
 from specbench.core.kv import cache_argument
 from specbench.training.data import CorpusSpec, read_chats
+from specbench.training.evaluation import without_evaluation
 from specbench.training.formats import PLAIN_ROLE, Chat
 from specbench.training.loop import dtype_of
 from specbench.training.progress import ItemProgress
@@ -79,12 +80,17 @@ def write_responses(
 def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[Chat]:
     """The distinct first prompts of all chats (with a system message before), shuffled.
 
-    A weight below 1 takes that part of a file's prompts; one of 1 or more takes all.
+    A weight below 1 takes that part of a file's prompts; one of 1 or more takes all. A chat that
+    quotes an evaluation prompt is left out: nothing is to be learned from its answer.
+
+    Raises:
+        UserError: unreadable or evaluation text.
     """
     order = random.Random(settings.seed)
     found: dict[str, Chat] = {}
     for spec in map(CorpusSpec.parse, corpora):
-        prompts = [prompt for chat in read_chats(spec.path) if (prompt := prompt_of(chat))]
+        chats = without_evaluation(spec.path.name, list(read_chats(spec.path)))
+        prompts = [prompt for chat in chats if (prompt := prompt_of(chat))]
         chosen = order.sample(prompts, round(min(1.0, spec.weight) * len(prompts)))
         found.update({_key(prompt): prompt for prompt in chosen})
     prompts = list(found.values())

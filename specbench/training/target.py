@@ -15,6 +15,7 @@ from specbench.api import Target
 from specbench.training.batches import Batches, PackedBatches, epoch_order
 from specbench.training.card import stages_of, write_card
 from specbench.training.data import Corpus, CorpusSpec, Document, FileFacts, load_corpus
+from specbench.training.evaluation import refuse_evaluation_rows
 from specbench.training.loop import Loss, TrainResult, TrainSettings, train
 from specbench.training.repetition import (
     WithAnswers,
@@ -70,8 +71,14 @@ def prepare(
     tokenizer: str | None,
     seed: int,
 ) -> tuple[Corpus, PreTrainedTokenizerFast]:
-    """Reads the corpora; loads a tokenizer, or trains one on what the first epoch shows."""
-    corpus = load_corpus([CorpusSpec.parse(text) for text in corpora], exclude, seed)
+    """Reads the corpora; loads a tokenizer, or trains one on what the first epoch shows.
+
+    Raises:
+        UserError: unreadable or evaluation text.
+    """
+    corpus = refuse_evaluation_rows(
+        load_corpus([CorpusSpec.parse(text) for text in corpora], exclude, seed)
+    )
     if tokenizer is not None:
         return corpus, load_tokenizer(resolve(tokenizer))
     order = epoch_order(np.array(corpus.weights()), seed, epoch=0)

@@ -10,7 +10,7 @@ import pytest
 
 from specbench.errors import UserError
 from specbench.suite import load_suite
-from specbench.training.data import CorpusSpec, Document, load_corpus
+from specbench.training.data import CorpusSpec, load_corpus
 from specbench.training.evaluation import (
     HEAD,
     TABLE,
@@ -21,23 +21,26 @@ from specbench.training.evaluation import (
     words_of,
     write_table,
 )
+from specbench.training.formats import Chat
+from specbench.training.repetition import load_answers
+from specbench.training.responses import ResponseSettings, select_prompts
+from specbench.training.target import prepare
+from specbench.training.tokenizer import load_tokenizer
+from specbench.zoo import resolve
 
 DATA = Path(os.environ.get("SPECBENCH_DATA") or Path(__file__).parents[2] / "../shared/data")
 SMOKE = [turn for prompt in load_suite("smoke").prompts for turn in prompt.turns]
 LONG = next(turn for turn in SMOKE if len(words_of(turn)) >= HEAD)
 SHORT = next(turn for turn in SMOKE if len(words_of(turn)) < HEAD)
+MINE = [f"Question {number} of mine?" for number in range(99)]
 
 
-def chat(question: str, answer: str = "An answer.") -> Document:
-    return Document(
-        0, [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    )
+def chat(question: str, answer: str = "An answer.") -> Chat:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
 def written(path: Path, questions: list[str]) -> CorpusSpec:
-    rows = (
-        {"messages": chat(question, f"answer {i}").messages} for i, question in enumerate(questions)
-    )
+    rows = ({"messages": chat(question, f"answer {i}")} for i, question in enumerate(questions))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return CorpusSpec(path, 1.0)
 
@@ -73,8 +76,7 @@ def test_the_table_holds_no_text(tmp_path: Path) -> None:
 
 
 def test_strays_are_dropped_and_counted(tmp_path: Path) -> None:
-    questions = [f"Question {number} of mine?" for number in range(99)]
-    spec = written(tmp_path / "mine.jsonl", [*questions, LONG])
+    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
     corpus = load_corpus([spec], [], seed=0)
     clean = refuse_evaluation_rows(corpus)
     assert len(clean.train) + len(clean.held_out) == 99
@@ -90,6 +92,35 @@ def test_an_evaluation_set_is_refused_by_name(tmp_path: Path) -> None:
     suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
     with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
         refuse_evaluation_rows(load_corpus([mine, suite], [], seed=0))
+
+
+def test_a_target_learns_from_no_evaluation_prompt(tmp_path: Path) -> None:
+    tokenizer = resolve("tiny-target")
+    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    corpus, _ = prepare([str(spec.path)], [], 300, tokenizer, seed=0)
+    assert [facts.excluded for facts in corpus.files] == [1]
+    assert LONG not in "".join(document.text for document in corpus.train + corpus.held_out)
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        prepare([str(spec.path), str(suite.path)], [], 300, tokenizer, seed=0)
+
+
+def test_no_answer_is_written_to_an_evaluation_prompt(tmp_path: Path) -> None:
+    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    prompts = select_prompts([str(spec.path)], ResponseSettings())
+    assert sorted(prompt[-1]["content"] for prompt in prompts) == sorted(MINE)
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        select_prompts([str(suite.path)], ResponseSettings())
+
+
+def test_answers_to_an_evaluation_prompt_are_not_unlearned_either(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(resolve("tiny-target"))
+    spec = written(tmp_path / "answers.jsonl", [*MINE, LONG])
+    assert len(load_answers(tokenizer, spec.path)) == 99
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        load_answers(tokenizer, suite.path)
 
 
 @pytest.mark.skipif(not (DATA / "gsm8k_test.jsonl").is_file(), reason="no evaluation files")
