@@ -17,7 +17,7 @@ from specbench.environment import model_id
 from specbench.errors import UserError
 from specbench.options import parse_options
 from specbench.plan import DTYPES, Arm, Plan
-from specbench.records import Cell, ModelId
+from specbench.records import UNBOUND, Cell, ModelId
 from specbench.suite import Suite
 
 Result = TypeVar("Result")
@@ -89,7 +89,9 @@ def _ready(plan: Plan, arm: Arm, target: Target, identity: ModelId) -> Ready:
         return tuple(_cell(plan, arm, target, identity, suite, *told) for suite in plan.suites)
 
     ready = attempt(bind, passing=UserError)
-    return ready if isinstance(ready, Ready) else Ready(ready, cells(0, "walk", {}))
+    if isinstance(ready, Ready):
+        return ready
+    return Ready(ready, tuple(cell.asked for cell in cells(0, UNBOUND, {})))
 
 
 def rule_name(name: str, drafter: Drafter, greedy: bool) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,8 @@ from specbench.errors import UserError
 SCHEMA = 1
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
+UNBOUND = "unbound"
+"""The rule of a cell whose drafter could not be bound to the target."""
 Record = TypeVar("Record")
 _log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class Cell:
     Attributes:
         drafter: its name; ``options`` are its settings, defaults included.
         width: the most tokens one proposal holds.
-        rule: acceptance rule ("walk", "reject", or "none" for the baseline).
+        rule: acceptance rule ("walk", "reject", or "none" for the baseline), or `UNBOUND`.
         lossless: whether the rule keeps the target's distribution.
         template: hash of the chat template, None where prompts went in raw.
         thinking: "on", "off", or "n/a" where the template knows no such switch.
@@ -78,6 +80,17 @@ class Cell:
         """Ten hex digits over every setting."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    @property
+    def bound(self) -> bool:
+        """Whether its drafter could be bound; its samples have all failed where not."""
+        return self.rule != UNBOUND
+
+    @property
+    def asked(self) -> Cell:
+        """What was asked for, without what is known only once the drafter is bound."""
+        draft = ModelId(self.draft_model.name) if self.draft_model else None
+        return replace(self, draft_model=draft, width=0, rule=UNBOUND, lossless=True, details={})
 
 
 @dataclass(frozen=True)

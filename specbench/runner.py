@@ -22,7 +22,7 @@ from specbench.lossless import judge, measure_tolerance
 from specbench.measure import EnergyMeter, PhaseProbe, Timed, timed_sample, warm_up
 from specbench.plan import Plan
 from specbench.records import Cell, Manifest, Sample, Verdict, is_broken
-from specbench.store import Key, Store, refuse_another_machine
+from specbench.store import Key, Store
 from specbench.suite import Prompt
 from specbench.traces import Trace
 
@@ -79,8 +79,9 @@ def run(
     """Run ``plan`` into ``folder``, or the rest of it.
 
     With ``retry_failed``, samples that failed before are measured once more, and with a failed
-    baseline all that waited for it. Then ``trace`` prompts a suite are decoded once more, to see
-    where the time of a round goes.
+    baseline all that waited for it. Wherever answers are lacking, so are those of a drafter that
+    could not be bound before and now can. Then ``trace`` prompts a suite are decoded once more, to
+    see where the time of a round goes; a run that lacks only some of these takes only them.
 
     Raises:
         UserError: a model that does not load or fit, or a folder that holds something else.
@@ -88,27 +89,24 @@ def run(
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
     target, arms = load(plan)
-    manifest = Manifest(
-        run=folder.name,
-        command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        cells={cell.id: cell for arm in arms for cell in arm.cells},
-        environment=environment(plan.device),
-    )
+    manifest = _manifest(plan, folder, command, arms)
     store = Store(folder, manifest)
     try:
+        work = _Run(plan, target, arms, store, observer)
         again = _to_retry(store) if retry_failed else set()
-        resumed = len(store.done) - len(again)
+        lacking = plan.answers - (len(store.done) - len(again))
         # A kill in the traced pass leaves all answers, and traces to be taken.
-        finished = resumed == plan.answers and not store.interrupted
+        finished = not (lacking or store.interrupted or work.untraced(trace))
         if not finished:
-            if not store.fresh:
-                refuse_another_machine(folder, store.manifest, manifest)
+            store.begin(manifest)
+        if lacking:
             store.forget(again)
-            measuring = _Run(plan, target, arms, store, observer)
-            measuring.all()
-            measuring.trace(trace)
-        store.finish()
+            store.adopt(manifest)
+        resumed = len(store.done)
+        if not finished:
+            work.all()
+            work.trace(trace)
+            store.finish()
     finally:
         store.close()
     return Outcome(
@@ -117,6 +115,16 @@ def run(
         broken=sum(is_broken(sample) for sample in store.done.values()),
         resumed=resumed,
         finished_before=finished,
+    )
+
+
+def _manifest(plan: Plan, folder: Path, command: str, arms: list[Ready]) -> Manifest:
+    return Manifest(
+        run=folder.name,
+        command=command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        cells={cell.id: cell for arm in arms for cell in arm.cells},
+        environment=environment(plan.device),
     )
 
 
@@ -147,8 +155,14 @@ class _Run:
         self.observer = observer
         self._warm = False
 
+    def _cell(self, arm: Ready, number: int) -> Cell:
+        """The arm's cell on a suite, as the store knows it."""
+        return self.store.cell(arm.cells[number])
+
     def all(self) -> None:
-        cells = [cell for arm in self.arms for cell in arm.cells]
+        """Every answer that the store lacks."""
+        suites = range(len(self.plan.suites))
+        cells = [self._cell(arm, number) for arm in self.arms for number in suites]
         stored = [*self.store.done.values(), *self.store.held.values()]
         self.observer.begins(cells, stored, self.plan.answers)
         for number, suite in enumerate(self.plan.suites):
@@ -158,36 +172,46 @@ class _Run:
 
     def _turn(self, number: int, index: int, prompt: Prompt, turn: int) -> None:
         """One turn by every arm; which arm begins changes from prompt to prompt."""
-        keys = [(arm.cells[number].id, prompt.id, turn) for arm in self.arms]
+        cells = [self._cell(arm, number) for arm in self.arms]
+        keys = [(cell.id, prompt.id, turn) for cell in cells]
         if all(key in self.store.done for key in keys):
             return
         ask = attempt(lambda: self._ask(number, prompt, turn))
         for offset in range(len(self.arms)):
             place = (index + offset) % len(self.arms)
-            arm, key = self.arms[place], keys[place]
+            arm, cell, key = self.arms[place], cells[place], keys[place]
             if key not in self.store.done and key not in self.store.held:
-                cell = arm.cells[number]
                 self.observer.measuring(cell, prompt.id, turn)
                 sample = self._measure(arm, cell, key, ask)
                 self.observer.measured(cell, self._keep(cell, sample, ask, keys[0]))
             if keys[0] in self.store.done:
-                self._release(number, ask, keys[0])
+                self._release({cell.id: cell for cell in cells}, ask, keys[0])
+
+    def untraced(self, count: int) -> list[tuple[int, Prompt, Ready]]:
+        """Answers to the first turn of ``count`` prompts a suite, by suite, that lack a trace."""
+        return [
+            (number, prompt, arm)
+            for number, suite in enumerate(self.plan.suites)
+            for prompt in suite.prompts[:count]
+            for arm in self.arms
+            if self._is_untraced((self._cell(arm, number).id, prompt.id, 1))
+        ]
+
+    def _is_untraced(self, key: Key) -> bool:
+        sample = self.store.done.get(key)
+        return sample is not None and sample.status == "ok" and key not in self.store.traced
 
     def trace(self, count: int) -> None:
         """The first turn of ``count`` prompts a suite, once more, under a probe."""
-        for number, suite in enumerate(self.plan.suites):
-            for prompt in suite.prompts[:count]:
-                ask = attempt(partial(self._ask, number, prompt, 1))
-                for arm in self.arms:
-                    key = (arm.cells[number].id, prompt.id, 1)
-                    answered = self.store.done[key].status == "ok"
-                    if not answered or key in self.store.traced or isinstance(ask, Failure):
-                        continue
-                    self.observer.measuring(arm.cells[number], f"{prompt.id}, traced", 1)
-                    trace = attempt(partial(self._traced, arm, key, ask))
-                    # What fails under the probe has answered without it: there is its record.
-                    if not isinstance(trace, Failure):
-                        self.store.trace(trace)
+        for number, prompt, arm in self.untraced(count):
+            ask, cell = attempt(partial(self._ask, number, prompt, 1)), self._cell(arm, number)
+            if isinstance(ask, Failure):
+                continue
+            self.observer.measuring(cell, f"{prompt.id}, traced", 1)
+            trace = attempt(partial(self._traced, arm, (cell.id, prompt.id, 1), ask))
+            # What fails under the probe has answered without it: there is its record.
+            if not isinstance(trace, Failure):
+                self.store.trace(trace)
 
     def _traced(self, arm: Ready, key: Key, ask: Ask) -> Trace:
         assert not isinstance(arm.drafter, Failure), "it has answered"
@@ -210,7 +234,7 @@ class _Run:
         """Earlier turns carry the baseline's answers, so that all arms are asked the same."""
         messages: list[dict[str, str]] = []
         for earlier in range(1, turn):
-            answer = self.store.done[self.arms[0].cells[number].id, prompt.id, earlier]
+            answer = self.store.done[self._cell(self.arms[0], number).id, prompt.id, earlier]
             if answer.status != "ok":
                 raise UserError(f"The {registry.BASELINE} answer to turn {earlier} is missing.")
             text = self.target.tokenizer.decode(answer.output, skip_special_tokens=True)
@@ -284,9 +308,8 @@ class _Run:
         self.store.append(sample)
         return sample
 
-    def _release(self, number: int, ask: Ask | Failure, baseline: Key) -> None:
+    def _release(self, cells: dict[str, Cell], ask: Ask | Failure, baseline: Key) -> None:
         """Judge what was held; only samples of the turn at hand ever are."""
-        cells = {arm.cells[number].id: arm.cells[number] for arm in self.arms}
         for sample in list(self.store.held.values()):
             self._keep(cells[sample.cell], sample, ask, baseline)
 

@@ -65,35 +65,49 @@ class Store:
         self.manifest = load_manifest(folder)
         _refuse_another_run(folder, self.manifest, manifest)
         self.interrupted = (folder / HELD).exists()
-        self._held = (folder / HELD).open("a+b", buffering=0)
-        for name, file in ((SAMPLES, self._samples), (HELD, self._held)):
-            _cut_torn_line(folder / name, file)
+        for name in (SAMPLES, HELD, TRACES):
+            _cut_torn_line(folder / name)
         self.done: dict[Key, Sample] = {sample.key: sample for sample in load_samples(folder)}
         _refuse_unknown_cells(folder, self.manifest, self.done)
         waiting = (sample for sample in load_samples(folder, HELD) if sample.key not in self.done)
         self.held: dict[Key, Sample] = {sample.key: sample for sample in waiting}
-        if (folder / TRACES).exists():
-            with (folder / TRACES).open("r+b", buffering=0) as file:
-                _cut_torn_line(folder / TRACES, file)
         self.traced = {(t.cell, t.sample, t.turn) for t in load_traces(folder)}
+
+    def begin(self, asked: Manifest) -> None:
+        """From here to `finish` the run counts as interrupted.
+
+        Raises:
+            UserError: hardware, threads or versions are not those of the run's beginning. Half a
+                run from one machine and half from another is no measurement.
+        """
+        changes = differences(self.manifest.environment, asked.environment)
+        if changes:
+            raise UserError(
+                f"The run in {self.folder} began somewhere else ({'; '.join(changes)}):",
+                "continue it there, or start anew with another --out.",
+            )
+        (self.folder / HELD).touch()
 
     def append(self, sample: Sample) -> None:
         """Put a finished sample on disk before returning."""
         _write(self._samples, to_line(sample))
         self.done[sample.key] = sample
         if self.held.pop(sample.key, None) and not self.held:
-            self._held.truncate(0)
+            os.truncate(self.folder / HELD, 0)
 
     def hold(self, sample: Sample) -> None:
         """Put a sample on disk that waits for its baseline."""
-        _write(self._held, to_line(sample))
+        self._add(HELD, to_line(sample))
         self.held[sample.key] = sample
 
     def trace(self, trace: Trace) -> None:
         """Put on disk what the traced pass saw of an answer."""
-        with (self.folder / TRACES).open("ab", buffering=0) as file:
-            _write(file, traces.to_line(trace))
+        self._add(TRACES, traces.to_line(trace))
         self.traced.add((trace.cell, trace.sample, trace.turn))
+
+    def _add(self, name: str, line: str) -> None:
+        with (self.folder / name).open("ab", buffering=0) as file:
+            _write(file, line)
 
     def forget(self, keys: Collection[Key]) -> None:
         """Drop stored samples, so that they are measured once more."""
@@ -111,13 +125,32 @@ class Store:
         self._samples.close()
         self._samples, self.done = file, kept
 
+    def cell(self, asked: Cell) -> Cell:
+        """The cell of this run that ``asked`` is, whichever of them was bound."""
+        if asked.id in self.manifest.cells:
+            return asked
+        return _by_asked(self.manifest)[asked.asked.id]
+
+    def adopt(self, asked: Manifest) -> None:
+        """Take from ``asked`` the cells that could not be bound here, and drop their failures."""
+        fresh = _by_asked(asked)
+        cells = [
+            cell if cell.bound else fresh[cell.asked.id] for cell in self.manifest.cells.values()
+        ]
+        manifest = replace(self.manifest, cells={cell.id: cell for cell in cells})
+        gone = self.manifest.cells.keys() - manifest.cells.keys()
+        if gone:
+            # In this order: killed in between, it is a run that lacks those samples.
+            self.forget({key for key in self.done if key[0] in gone})
+            _write_atomically(self.folder / MANIFEST, manifest_to_json(manifest))
+            self.manifest = manifest
+
     def finish(self) -> None:
         """Leave only the manifest, the samples and the traces."""
         (self.folder / HELD).unlink()
 
     def close(self) -> None:
         """Give up the lock."""
-        self._held.close()
         self._samples.close()
 
 
@@ -153,14 +186,13 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
     )
 
 
-def _cut_torn_line(path: Path, file: FileIO) -> None:
+def _cut_torn_line(path: Path) -> None:
     """Remove what a kill left of a last line."""
-    file.seek(0)
-    content = file.readall()
+    content = path.read_bytes() if path.exists() else b""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         warn_of_torn_line(path)
-        file.truncate(whole)
+        os.truncate(path, whole)
 
 
 def _write_atomically(path: Path, text: str) -> None:
@@ -195,25 +227,30 @@ def _refuse_unknown_cells(folder: Path, manifest: Manifest, keys: Collection[Key
 
 
 def _refuse_another_run(folder: Path, stored: Manifest, asked: Manifest) -> None:
-    if stored.cells.keys() != asked.cells.keys():
+    if not _is_same_run(stored, asked):
         raise UserError(
             f"{folder} holds another run ({_first_change(stored, asked)}):",
             "take another --out, or the command that began it: " + stored.command,
         )
 
 
-def refuse_another_machine(folder: Path, stored: Manifest, asked: Manifest) -> None:
-    """Half a run from one machine and half from another is no measurement.
-
-    Raises:
-        UserError: hardware, threads or versions are not those of the run's beginning.
-    """
-    changes = differences(stored.environment, asked.environment)
-    if changes:
-        raise UserError(
-            f"The run in {folder} began somewhere else ({'; '.join(changes)}):",
-            "continue it there, or start anew with another --out.",
+def _is_same_run(stored: Manifest, asked: Manifest) -> bool:
+    """Whether their cells differ in nothing but what a drafter tells that only one could bind."""
+    before, after = _by_asked(stored), _by_asked(asked)
+    # Samples are found by ids, so those of a manifest with other fields do not do.
+    return (
+        all(key == cell.id for key, cell in stored.cells.items())
+        and before.keys() == after.keys()
+        and all(
+            cell.id == after[key].id or not (cell.bound and after[key].bound)
+            for key, cell in before.items()
         )
+    )
+
+
+def _by_asked(manifest: Manifest) -> dict[str, Cell]:
+    """Cells by the id of what was asked for, which binding does not change."""
+    return {cell.asked.id: cell for cell in manifest.cells.values()}
 
 
 def _first_change(stored: Manifest, asked: Manifest) -> str:
@@ -223,8 +260,12 @@ def _first_change(stored: Manifest, asked: Manifest) -> str:
         if key not in before or key not in after:
             where = "there" if key in before else "asked for"
             return f"{key[0]} on {key[1]} is only {where}"
-        for name, value in _facts(before[key]).items():
-            other = _facts(after[key])[name]
+        cells = before[key], after[key]
+        if not all(cell.bound for cell in cells):
+            cells = cells[0].asked, cells[1].asked
+        others = _facts(cells[1])
+        for name, value in _facts(cells[0]).items():
+            other = others[name]
             if value != other:
                 return f"{name} of {key[0]} on {key[1]}: {value} there, {other} asked for"
     return "other cells"

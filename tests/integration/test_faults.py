@@ -16,7 +16,7 @@ from specbench.core.sampling import Sampling
 from specbench.core.verifier import Verifier
 from specbench.errors import UserError
 from specbench.plan import Plan, Settings, make_plan
-from specbench.records import Cell, Sample, Verdict, load_manifest, load_samples
+from specbench.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.runner import run as run_plan
 
 
@@ -225,6 +225,65 @@ def test_failed_samples_are_measured_once_more_and_no_others(
         assert (after[key] == sample) == (sample.status == "ok")
     again = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
     assert again.finished_before
+
+
+def unbinding(target: Path, folder: Path, sick: pytest.MonkeyPatch, **changes: Any) -> None:
+    """A run of a drafter that does not load; it does from then on."""
+    sick.setattr(Sick, "binding", raiser(MemoryError("40 GB")))
+    run_plan(plan(target, **changes), folder, "c", Silent())
+    sick.setattr(Sick, "binding", None)
+
+
+def facts(folder: Path) -> dict[str, tuple[int, str, bool]]:
+    """What binding told of every drafter; every sample must belong to one of the cells."""
+    cells = load_manifest(folder).cells
+    assert {s.cell for s in load_samples(folder)} == cells.keys()
+    assert all(key == cell.id for key, cell in cells.items())
+    return {cell.drafter: (cell.width, cell.rule, cell.bound) for cell in cells.values()}
+
+
+def test_a_drafter_that_loads_later_is_measured_by_the_same_command(
+    target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
+) -> None:
+    unbinding(target, tmp_path / "r", sick)
+    assert facts(tmp_path / "r")["sick"] == (0, "unbound", False)
+    before = lines(tmp_path / "r")
+    idle = run_plan(plan(target), tmp_path / "r", "c", Silent())
+    assert (idle.finished_before, idle.failed) == (True, 2)
+    assert lines(tmp_path / "r") == before, "without the option nothing is touched"
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True, trace=1)
+    assert (outcome.failed, outcome.resumed, outcome.finished_before) == (0, 2, False)
+    assert facts(tmp_path / "r") == {"autoregressive": (0, "none", True), "sick": (3, "walk", True)}
+    assert {s.verdict for s in by_drafter(tmp_path / "r", "sick")} == {Verdict("identical")}
+    kept = {s.key: s for s in by_drafter(tmp_path / "r", "autoregressive")}
+    assert kept == {key: sample for key, sample in before.items() if sample.status == "ok"}
+    assert run_plan(plan(target), tmp_path / "r", "c", Silent(), trace=1).finished_before
+
+
+def test_an_interrupted_run_measures_a_drafter_that_loads_now(
+    target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
+) -> None:
+    unbinding(target, tmp_path / "r", sick)
+    path = tmp_path / "r" / SAMPLES
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent())
+    assert (outcome.failed, outcome.finished_before) == (0, False)
+    assert facts(tmp_path / "r")["sick"] == (3, "walk", True)
+
+
+def test_a_drafter_that_does_not_load_any_more_keeps_its_answers(
+    target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
+) -> None:
+    run_plan(plan(target), tmp_path / "r", "c", Silent())
+    cells, path = load_manifest(tmp_path / "r").cells, tmp_path / "r" / SAMPLES
+    whole = path.read_text()
+    path.write_text("".join(whole.splitlines(keepends=True)[:2]))
+    unbinding(target, tmp_path / "r", sick)
+    assert load_manifest(tmp_path / "r").cells == cells
+    assert sorted(s.status for s in by_drafter(tmp_path / "r", "sick")) == ["error", "ok"]
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
+    assert (outcome.failed, outcome.resumed) == (0, 3)
+    assert facts(tmp_path / "r")["sick"] == (3, "walk", True)
 
 
 def test_with_a_failed_baseline_all_its_arms_are_measured_again(

@@ -23,9 +23,9 @@ from specbench.core.verifier import RULES
 from specbench.errors import UserError
 from specbench.measure import warm_up
 from specbench.plan import Plan, Settings, make_plan
-from specbench.records import Cell, Sample, Verdict, load_manifest, load_samples
+from specbench.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.runner import run as run_plan
-from specbench.traces import PHASES, load_traces, split
+from specbench.traces import PHASES, TRACES, load_traces, split
 
 
 class Quiet:
@@ -330,6 +330,33 @@ def test_a_run_stopped_in_the_traced_pass_goes_on_with_it(target: Path, tmp_path
         assert outcome.finished_before is finished_before
         assert outcome.resumed == asked.answers
         assert len(list(load_traces(folder))) == 2 * len(asked.arms)
+
+
+def test_traces_may_be_taken_later_where_the_run_was_made(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, folder = plan(target, "prompt-lookup", limit=3), tmp_path / "r"
+    run_plan(asked, folder, "command", Quiet())
+    samples = (folder / SAMPLES).read_bytes()
+    wanted = 0
+    for count in (1, 3, 3, 2):
+        seen = Quiet()
+        outcome = run_plan(asked, folder, "command", seen, trace=count)
+        lacking = max(0, 2 * count - wanted)
+        wanted += lacking
+        assert outcome.finished_before is (lacking == 0)
+        assert len(seen.order) == lacking
+        assert len({(t.cell, t.sample) for t in load_traces(folder)}) == wanted
+        assert len(list(load_traces(folder))) == wanted
+        assert (folder / SAMPLES).read_bytes() == samples
+    (folder / TRACES).unlink()
+    files = sorted(path.name for path in folder.iterdir())
+    facts = runner.environment("cpu")
+    monkeypatch.setattr(runner, "environment", lambda device: facts | {"cpu": "another"})
+    with pytest.raises(UserError, match="began somewhere else"):
+        run_plan(asked, folder, "command", Quiet(), trace=1)
+    assert run_plan(asked, folder, "command", Quiet()).finished_before
+    assert sorted(path.name for path in folder.iterdir()) == files
 
 
 def test_a_prompt_that_no_arm_can_decode_warms_nothing(

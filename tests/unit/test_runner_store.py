@@ -24,30 +24,10 @@ from specbench.records import (
     load_samples,
     to_line,
 )
-from specbench.store import HELD, Store, refuse_another_machine
+from specbench.store import HELD, Store
+from tests.unit.run_records import LOOKUP
 
-CELL = Cell(
-    target=ModelId("t"),
-    drafter="prompt-lookup",
-    options={"tokens": 10},
-    draft_model=None,
-    width=10,
-    rule="walk",
-    lossless=True,
-    suite="smoke",
-    suite_hash="0",
-    sample_ids=("a", "b"),
-    temperature=0.0,
-    top_k=0,
-    top_p=1.0,
-    max_new_tokens=8,
-    seed=0,
-    device="cpu",
-    dtype="float32",
-    attention="sdpa",
-    template=None,
-    thinking="n/a",
-)
+CELL = replace(LOOKUP, options={"tokens": 10}, width=10, sample_ids=("a", "b"))
 
 
 def manifest(*cells: Cell) -> Manifest:
@@ -85,6 +65,7 @@ def test_held_samples_survive_and_move(store: Store) -> None:
         assert set(third.held) == {sample("b").key}
         third.append(sample("b"))
         assert (store.folder / HELD).read_bytes() == b""
+        assert third.interrupted
         third.finish()
     assert sorted(path.name for path in store.folder.iterdir()) == [MANIFEST, SAMPLES]
 
@@ -183,7 +164,6 @@ def test_what_is_forgotten_is_gone_and_the_lock_stays(store: Store) -> None:
         Store(store.folder, manifest(CELL))
     store.append(sample("a"))
     assert list(load_samples(store.folder)) == [sample("b"), sample("a")]
-    store.finish()
     assert sorted(path.name for path in store.folder.iterdir()) == [MANIFEST, SAMPLES]
 
 
@@ -216,9 +196,91 @@ def test_the_manifest_is_never_rewritten(store: Store) -> None:
     later = replace(manifest(CELL), created="later", environment={"threads": 2})
     with closing(Store(store.folder, later)) as again:
         assert again.manifest.created == "now"
+
+
+UNBOUND = replace(CELL, width=0, rule="unbound", draft_model=ModelId("d"))
+BOUND = replace(CELL, draft_model=ModelId("d", revision="0123"), details={"depth": 3})
+OTHER = replace(CELL, drafter="other")
+
+
+@pytest.fixture
+def unbound(tmp_path: Path) -> Store:
+    """A closed run of a drafter that could not be bound, next to one that answered."""
+    with closing(Store(tmp_path / "run", manifest(UNBOUND, OTHER))) as store:
+        store.append(Sample(UNBOUND.id, "a", 1, "error", error="MemoryError: 40 GB"))
+        store.append(Sample(OTHER.id, "a", 1, "ok", output=(1,)))
+    return store
+
+
+def test_what_could_not_be_bound_is_the_same_run_once_it_can(unbound: Store) -> None:
+    asked = manifest(BOUND, OTHER)
+    with closing(Store(unbound.folder, asked)) as again:
+        assert again.cell(BOUND) == UNBOUND
+        assert again.manifest == unbound.manifest
+        again.adopt(asked)
+        assert again.cell(BOUND) == BOUND
+        assert list(again.done) == [(OTHER.id, "a", 1)]
+    assert list(load_manifest(unbound.folder).cells) == [BOUND.id, OTHER.id]
+    with closing(Store(unbound.folder, manifest(UNBOUND, OTHER))) as third:
+        third.adopt(manifest(UNBOUND, OTHER))
+        assert third.cell(UNBOUND) == BOUND, "what is known stays known"
+    with pytest.raises(UserError, match="width of prompt-lookup on smoke: 10 there, 4 asked"):
+        Store(unbound.folder, manifest(replace(BOUND, width=4), OTHER))
+
+
+def test_a_kill_while_adopting_leaves_a_run_that_goes_on(
+    unbound: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    asked = manifest(BOUND, OTHER)
+    with closing(Store(unbound.folder, asked)) as again, monkeypatch.context() as patch:
+        patch.setattr("specbench.store._write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            again.adopt(asked)
+    with closing(Store(unbound.folder, asked)) as third:
+        third.adopt(asked)
+        assert third.cell(BOUND) == BOUND
+        assert list(third.done) == [(OTHER.id, "a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"options": {"tokens": 4}}, "options of prompt-lookup on smoke"),
+        ({"draft_model": ModelId("other")}, "draft_model of prompt-lookup on smoke"),
+        ({"seed": 1}, "seed of prompt-lookup on smoke: 0 there, 1 asked for"),
+    ],
+)
+def test_another_run_of_what_could_not_be_bound_is_refused(
+    unbound: Store, change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Store(unbound.folder, manifest(replace(BOUND, **change), OTHER))  # type: ignore[arg-type]
+
+
+def test_ids_over_other_fields_are_of_another_run(store: Store) -> None:
+    store.close()
+    path = store.folder / MANIFEST
+    path.write_text(path.read_text().replace(CELL.id, "0123456789"))
+    with pytest.raises(UserError, match=r"holds another run \(other cells\)"):
+        Store(store.folder, manifest(CELL))
+
+
+def test_a_run_is_interrupted_from_its_beginning_to_its_end(store: Store) -> None:
+    assert not store.interrupted
+    store.begin(manifest(CELL))
+    store.close()
+    with closing(Store(store.folder, manifest(CELL))) as again:
+        assert again.interrupted
+        again.finish()
+    with closing(Store(store.folder, manifest(CELL))) as third:
+        assert not third.interrupted
+        elsewhere = replace(manifest(CELL), environment={"threads": 2})
         with pytest.raises(UserError, match=r"began somewhere else \(threads: 1 -> 2\)"):
-            refuse_another_machine(again.folder, again.manifest, later)
-        refuse_another_machine(again.folder, again.manifest, manifest(CELL))
+            third.begin(elsewhere)
+    assert sorted(path.name for path in store.folder.iterdir()) == [MANIFEST, SAMPLES]
 
 
 def test_samples_without_a_manifest_are_refused(store: Store) -> None:
