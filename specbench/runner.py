@@ -39,6 +39,9 @@ class Observer(Protocol):
     def measured(self, cell: Cell, sample: Sample) -> None:
         """A sample is known; its verdict may still be missing."""
 
+    def judged(self, cell: Cell, sample: Sample) -> None:
+        """A sample whose verdict was missing has it."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -311,7 +314,8 @@ class _Run:
     def _release(self, cells: dict[str, Cell], ask: Ask | Failure, baseline: Key) -> None:
         """Judge what was held; only samples of the turn at hand ever are."""
         for sample in list(self.store.held.values()):
-            self._keep(cells[sample.cell], sample, ask, baseline)
+            cell = cells[sample.cell]
+            self.observer.judged(cell, self._keep(cell, sample, ask, baseline))
 
     def _verdict(self, cell: Cell, sample: Sample, baseline: Sample, ask: Ask | Failure) -> Verdict:
         if not cell.lossless:

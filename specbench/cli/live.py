@@ -14,31 +14,38 @@ from rich.progress import (
 
 from specbench.measure import now
 from specbench.metrics import pooled_aal, speedup
-from specbench.records import Cell, Sample
+from specbench.records import Cell, Sample, is_broken
 from specbench.report.labels import cell_labels
 
 
 class Figures:
-    """Running AAL and speedup of every cell, from all samples seen so far."""
+    """Running AAL and speedup of every cell, from all samples seen so far.
+
+    A sample counts for the speedup once it is judged, and a broken one leaves its cell without.
+    """
 
     def __init__(self, cells: list[Cell], samples: list[Sample]) -> None:
         self.labels = cell_labels(cells)
         self._baseline = {cell.suite: cell.id for cell in cells if cell.rule == "none"}
-        self._samples: dict[str, list[Sample]] = defaultdict(list)
+        self._samples: dict[str, dict[tuple[str, int], Sample]] = defaultdict(dict)
         for sample in samples:
             self.add(sample)
 
     def add(self, sample: Sample) -> None:
-        self._samples[sample.cell].append(sample)
+        """Count a sample, or put it in the place of what was known of it."""
+        self._samples[sample.cell][sample.sample, sample.turn] = sample
 
     def text(self, cell: Cell) -> str:
-        """ "AAL 3.21, 1.84x" for ``cell``; what is not known yet is left out."""
+        """ "AAL 3.21, 1.84x" or "AAL 3.21, broken"; what is not known yet is left out."""
         if cell.rule == "none":
             return "baseline"
-        samples = self._samples[cell.id]
+        samples = list(self._samples[cell.id].values())
         aal = pooled_aal(samples)
-        ratio = speedup(self._samples[self._baseline[cell.suite]], samples)
         shown = [] if aal is None else [f"AAL {aal:.2f}"]
+        if any(is_broken(sample) for sample in samples):
+            return ", ".join([*shown, "broken"])
+        baseline = list(self._samples[self._baseline[cell.suite]].values())
+        ratio = speedup(baseline, [sample for sample in samples if sample.verdict])
         return ", ".join(shown if ratio is None else [*shown, f"{ratio:.2f}x"])
 
 
@@ -81,6 +88,9 @@ class Bar:
             label = self._figures.labels[cell.id]
             self._progress.print(failure(label, cell, sample), markup=False)
 
+    def judged(self, cell: Cell, sample: Sample) -> None:
+        self._figures.add(sample)
+
 
 class Lines:
     """One line an answer, for logs."""
@@ -112,6 +122,9 @@ class Lines:
         where = f"{label} {cell.suite} {sample.sample}.{sample.turn}"
         line = f"[{self._done}/{self._total}] {where}: {figures} ({duration(left)} left)"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def judged(self, cell: Cell, sample: Sample) -> None:
+        self._figures.add(sample)
 
 
 def display(console: Console) -> AbstractContextManager[Bar | Lines]:

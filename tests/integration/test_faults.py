@@ -29,6 +29,8 @@ class Silent:
 
     def measured(self, cell: Cell, sample: Sample) -> None: ...
 
+    def judged(self, cell: Cell, sample: Sample) -> None: ...
+
 
 class Sick(Autoregressive):
     """Does what `fault` and `proposal` say, where they are set."""

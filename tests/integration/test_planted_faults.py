@@ -116,6 +116,8 @@ def verdicts(
 
         def measured(self, *told: object) -> None: ...
 
+        def judged(self, *told: object) -> None: ...
+
     outcome = run_plan(plan, folder, "c", Silent())
     assert outcome.failed == 0
     kinds = {s.verdict.kind for s in load_samples(folder) if s.verdict}

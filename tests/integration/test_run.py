@@ -34,6 +34,7 @@ class Quiet:
     def __init__(self) -> None:
         self.order: list[tuple[str, str, int]] = []
         self.stored: list[Sample] = []
+        self.verdicts: dict[tuple[str, str, int], Verdict | None] = {}
 
     def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
         self.stored = samples
@@ -43,7 +44,11 @@ class Quiet:
         self.order.append((cell.drafter, prompt, turn))
 
     def measured(self, cell: Cell, sample: Sample) -> None:
-        pass
+        self.verdicts[sample.key] = sample.verdict
+
+    def judged(self, cell: Cell, sample: Sample) -> None:
+        assert self.verdicts[sample.key] is None
+        self.verdicts[sample.key] = sample.verdict
 
 
 class Faulty(Autoregressive):
@@ -120,6 +125,7 @@ def test_every_prompt_by_both_arms_in_turn(target: Path, tmp_path: Path) -> None
     by_prompt = {prompt: drafter for (prompt, _), drafter in firsts.items()}
     assert list(by_prompt.values()) == ["autoregressive", "prompt-lookup"] * 2
     assert len(seen.order) == len(set(seen.order)) == seen.total
+    assert seen.verdicts == {s.key: s.verdict for s in load_samples(tmp_path / "r")}
     found = samples_of(tmp_path / "r", "prompt-lookup")
     assert {s.verdict for s in found} == {Verdict("identical")}
     assert all(s.verdict is None for s in samples_of(tmp_path / "r", "autoregressive"))

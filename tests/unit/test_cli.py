@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from specbench import __version__, cli
-from specbench.cli.live import duration
 
 INVOKE = "import sys; sys.argv[1:] = {arguments!r}; from specbench.cli import main; main()"
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules!r})); " + INVOKE
@@ -86,13 +85,3 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert error.startswith("specbench: ")
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_duration() -> None:
-    assert [duration(s) for s in (0.4, 59, 60, 725, 11220)] == [
-        "0s",
-        "59s",
-        "1m 0s",
-        "12m 5s",
-        "3h 7m",
-    ]
