@@ -244,16 +244,16 @@ def _takes_model(options: type) -> bool:
 
 
 def _receiver(lacking: list[str], target: str) -> str:
-    """The one drafter that `--draft-model` is for."""
+    """The one drafter that `--draft-model` is for: that without a pair, where several lack it."""
     unpaired = [name for name in lacking if find_pair(name, target) is None]
-    candidates = lacking if len(lacking) == 1 else unpaired
+    candidates = unpaired or lacking
     if len(candidates) == 1:
         return candidates[0]
-    if not lacking:
+    if not candidates:
         raise UserError("--draft-model was given, but no drafter of this run is left to take it.")
     raise UserError(
-        f"--draft-model could be for {' or for '.join(lacking)}: say it with",
-        " and ".join(f"--set {name}.model=ID" for name in lacking) + ".",
+        f"--draft-model could be for {' or for '.join(candidates)}: say it with",
+        " and ".join(f"--set {name}.model=ID" for name in candidates) + ".",
     )
 
 

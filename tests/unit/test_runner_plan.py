@@ -90,6 +90,13 @@ def test_a_drafter_in_several_configurations_is_several_arms_each_once() -> None
     [
         (BOTH, "a/b", "mine", (), "--draft-model could be for dflash or for draft-model"),
         (BOTH, "Qwen/Qwen3-8B", "mine", (), "--draft-model could be for dflash or for"),
+        (
+            ("dflash", "eagle1", "eagle2"),
+            "tiny-target",
+            "mine",
+            (),
+            "could be for eagle1 or for eagle2: say",
+        ),
         (("autoregressive",), "a/b", "mine", (), "no drafter of this run is left to take it"),
         (BOTH, "a/b", None, (), "'dflash' needs a draft model.*--set dflash.model=ID"),
         (BOTH[:1], "a/b", None, ("dflash.model=x",), "'dflash' is not part of this run"),
