@@ -84,7 +84,7 @@ class Oracle(Drafter):
     def answer(self, text: tuple[int, ...], said: int, request: Request) -> list[int]:
         """What the target says after ``text``, of which the last ``said`` tokens are output, up to
         a stop token, the request's capacity or the end of the context."""
-        key = (text, said, request.sampling, request.seed)
+        key = (text, said, request.sampling, request.seed, request.capacity)
         if key not in self._answers:
             self._answers[key] = self._decode(text, said, request)
         return self._answers[key]

@@ -100,6 +100,16 @@ def test_an_answer_is_worked_out_once(target: Target, monkeypatch: pytest.Monkey
     assert got.rounds != want.rounds
 
 
+def test_an_answer_to_a_small_budget_does_not_end_one_to_a_larger(target: Target) -> None:
+    drafter = oracle(target, rate=1.0, tokens=4)
+    drafter.bind(target.view())
+    prompt = random_prompts(target.vocab_size)[0]
+    for budget in (6, 21):
+        output = generate(target, drafter, prompt, budget, stop_ids=NO_STOPS)
+        assert {len(r.tokens) for r in output.rounds} == {5}
+    assert len(output.tokens) == 21
+
+
 def test_it_reads_on_where_the_verifier_turned_off(target: Target) -> None:
     """Another text than foreseen is followed from the next round on."""
     drafter = oracle(target, rate=1.0, tokens=3)
