@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.run import _sampling, _silence
+from specbench.cli import shared
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,26 +65,19 @@ def generate(
     """
     import torch
 
-    from specbench.generation import load_generator
+    from specbench.generation import Wanted, load_generator
     from specbench.plan import DTYPES, choose_device, choose_dtype
 
-    _silence()
-    sampling = _sampling(temperature, top_k, top_p)
+    shared.silence()
+    sampling = shared.sampling(temperature, top_k, top_p)
     where = choose_device("auto", device)
     writer = load_generator(
         model, revision, device=torch.device(where), dtype=DTYPES[choose_dtype(dtype, where)]
     )
     words = _tokenizer(writer, model, tokenizer)
     taken: dict[int, tuple[int, int]] = {}
-    done = writer.steps(
-        _encode(words, prompt, raw),
-        length=length,
-        sampler=sampler,
-        steps=steps,
-        block=block,
-        sampling=sampling,
-        seed=seed,
-    )
+    wanted = Wanted(length, sampler, steps, block, sampling, seed)
+    done = writer.steps(_encode(words, prompt, raw), wanted)
     for number, (slots, tokens) in enumerate(done, 1):
         taken |= {slot: (token, number) for slot, token in zip(slots, tokens, strict=True)}
         if trace:

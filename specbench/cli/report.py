@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from specbench.cli.shared import RESULTS, check_output
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
     from specbench.report import Summary
-
-RESULTS = Path("results")
 
 
 def report(
@@ -59,7 +58,7 @@ def report(
     from specbench.report import render, rich_table, run_folders, summarise
 
     if output is not None:
-        _check_output(output, overwrite)
+        check_output(output, overwrite)
     named: Literal["refuse", "separate"] = "refuse" if folders else "separate"
     summary = summarise(
         folders or run_folders(RESULTS),
@@ -88,17 +87,3 @@ def _draw(summary: "Summary", folder: Path) -> None:
 
     written = save(summary, folder)
     typer.echo(f"{len(written)} files in {folder}", err=True)
-
-
-def _check_output(output: Path, overwrite: bool) -> None:
-    """Refuse, before any work, a file that cannot or must not be written.
-
-    Raises:
-        UserError: it exists and ``overwrite`` is not set, or its folder does not exist.
-    """
-    if output.is_dir() or not output.parent.is_dir():
-        raise UserError(f"--output {output} must name a file in a folder that exists.")
-    if output.exists() and not overwrite:
-        raise UserError(
-            f"{output} exists already: take another --output, or overwrite with --overwrite."
-        )

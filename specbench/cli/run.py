@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.errors import UserError
-from specbench.options import split_outside_brackets
+from specbench.cli.shared import RESULTS, names, sampling, silence
 from specbench.registry import SELF_TEST
 
 if TYPE_CHECKING:
-    from specbench.core.sampling import Sampling
     from specbench.plan import Plan
 
-RESULTS = Path("results")
 RUNNING = "Running"
 MODELS = "Models"
 ASKING = "Prompts and sampling"
@@ -175,17 +172,17 @@ def run(
     """
     from specbench.plan import Settings, make_plan
 
-    _silence()
+    silence()
     plan = make_plan(
         Settings(
-            drafters=_names("--drafter", drafter) + ((SELF_TEST,) if self_test else ()),
-            suites=_names("--suite", suite or ["smoke"]),
+            drafters=names("--drafter", drafter) + ((SELF_TEST,) if self_test else ()),
+            suites=names("--suite", suite or ["smoke"]),
             target=target,
             draft_model=draft_model,
             overrides=tuple(override or ()),
             limit=limit,
             max_new_tokens=max_new_tokens,
-            sampling=_sampling(temperature, top_k, top_p),
+            sampling=sampling(temperature, top_k, top_p),
             device=device,
             dtype=dtype,
             seed=seed,
@@ -256,32 +253,3 @@ def _describe(plan: "Plan", folder: Path) -> None:
         )
     cells = len(plan.arms) * len(plan.suites)
     typer.echo(f"in all   {cells} cells, {plan.answers} answers, into {folder}; nothing was run")
-
-
-def _names(option: str, texts: list[str]) -> tuple[str, ...]:
-    names = tuple(name for text in texts for name in split_outside_brackets(text))
-    if not names:
-        raise UserError(f"{option} names nothing: `specbench list` shows what there is.")
-    return names
-
-
-def _sampling(temperature: float, top_k: int, top_p: float) -> "Sampling":
-    from specbench.core.sampling import Sampling
-
-    try:
-        return Sampling(temperature, top_k, top_p)
-    except ValueError as error:
-        raise UserError(f"{error}.") from error
-
-
-def _silence() -> None:
-    """The libraries' bars and advice would stand between our own lines."""
-    import logging
-    import warnings
-
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="transformers")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specbench.cli.shared import names, silence
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,15 +54,14 @@ def tune(
     """
     from rich.console import Console
 
-    from specbench.cli.run import _names, _silence
     from specbench.plan import Settings, make_plan
     from specbench.tune import TUNING, to_json
     from specbench.tune import tune as measure
 
-    _silence()
+    silence()
     plan = make_plan(
         Settings(
-            drafters=_names("--drafter", drafter),
+            drafters=names("--drafter", drafter),
             suites=(suite,),
             target=target,
             draft_model=draft_model,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.report import _check_output
-from specbench.cli.run import _sampling, _silence
+from specbench.cli import shared
 from specbench.cli.stopping import exit_code, terminable
 from specbench.errors import UserError
 
@@ -70,12 +69,12 @@ def verify(
     from specbench.arms import load
     from specbench.plan import Settings, make_plan
 
-    _silence()
-    sampling = _sampling(temperature, top_k, top_p)
+    shared.silence()
+    sampling = shared.sampling(temperature, top_k, top_p)
     if sampling.greedy:
         raise UserError("--temperature must be above 0: greedy texts are compared by `run`.")
     if output is not None:
-        _check_output(output, overwrite)
+        shared.check_output(output, overwrite)
     plan = make_plan(
         Settings(
             (drafter,),
