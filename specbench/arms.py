@@ -63,14 +63,19 @@ def load(plan: Plan) -> tuple[Target, list[Ready]]:
     Raises:
         UserError: something does not load or does not fit.
     """
-    target = Target.load(zoo.resolve(plan.target), device=plan.device, dtype=DTYPES[plan.dtype])
+    target = Target.load(
+        zoo.resolve(plan.target),
+        device=plan.device,
+        dtype=DTYPES[plan.dtype],
+        revision=plan.revision,
+    )
     target.name = plan.target
     if target.tokenizer is None:
         raise UserError(
             f"There is no tokenizer for the target {plan.target!r}:",
             "put its tokenizer files beside the weights.",
         )
-    identity = model_id(plan.target)
+    identity = model_id(plan.target, plan.revision)
     return target, [_ready(plan, arm, target, identity) for arm in plan.arms]
 
 

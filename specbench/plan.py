@@ -17,6 +17,7 @@ from specbench.errors import UserError
 from specbench.options import expand, parse_options
 from specbench.pairs import find_pair
 from specbench.suite import Suite, load_suite, subset
+from specbench.zoo import resolve
 
 TINY_TARGET = "tiny-target"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -28,6 +29,7 @@ class Settings:
 
     Attributes:
         drafters: names, each with settings of its own where wanted: ``dflash[block_size=4|8]``.
+        revision: of the target's hub id.
         overrides: ``drafter.key=value`` texts.
         threads: CPU threads of torch.
     """
@@ -35,6 +37,7 @@ class Settings:
     drafters: tuple[str, ...]
     suites: tuple[str, ...]
     target: str | None = None
+    revision: str | None = None
     draft_model: str | None = None
     overrides: tuple[str, ...] = ()
     limit: int | None = None
@@ -86,6 +89,7 @@ class Plan:
     seed: int
     threads: int | None
     thinking: str
+    revision: str | None = None
 
     @property
     def name(self) -> str:
@@ -97,6 +101,8 @@ class Plan:
                 for s in self.suites
             ],
         }
+        if self.revision is None:
+            del facts["revision"]  # Runs made before there was one keep their names.
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", Path(self.target).name).strip("-.")
         return f"{slug}-{digest[:8]}"
@@ -141,9 +147,15 @@ def make_plan(settings: Settings) -> Plan:
         # core every layer does.
         threads=settings.threads or (1 if embedded else None),
         thinking=settings.thinking,
+        revision=settings.revision,
     )
     for name in (plan.target, *(arm.draft_model for arm in plan.arms if arm.draft_model)):
         _refuse_missing_folder(name)
+    if plan.revision is not None and Path(resolve(plan.target)).is_dir():
+        raise UserError(
+            f"--revision {plan.revision} is of a hub id, and the target {plan.target} is "
+            f"{'embedded' if resolve(plan.target) != plan.target else 'a folder'}: leave it out."
+        )
     return plan
 
 

@@ -93,7 +93,11 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All of it; ``step`` is the milliseconds of an autoregressive step."""
+    """All of it; ``step`` is the milliseconds of an autoregressive step.
+
+    Attributes:
+        revision: of the target, where it is a hub id.
+    """
 
     target: str
     suite: str
@@ -104,6 +108,7 @@ class Tuning:
     verify: tuple[VerifyCost, ...]
     drafters: tuple[Tuned, ...]
     environment: dict[str, Any]
+    revision: str | None = None
     schema: int = SCHEMA
 
 
@@ -169,6 +174,7 @@ def tune(plan: Plan, depths: Sequence[int] = DEPTHS) -> Tuning:
         tuple(curve),
         tuple(_tuned(passes, arm, base, depths, near) for arm in arms[1:]),
         environment(plan.device),
+        arms[0].cells[0].target.revision,
     )
 
 

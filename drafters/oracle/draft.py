@@ -66,7 +66,7 @@ class Oracle(Drafter):
     rehearses = True
 
     def bind(self, target: TargetView) -> None:
-        """Load the target once more, by its name.
+        """Load the target once more, by its name and at its revision.
 
         Raises:
             UserError: it cannot be loaded from there.
@@ -76,7 +76,12 @@ class Oracle(Drafter):
         self._answers: dict[tuple[object, ...], list[int]] = {}
 
     def _load(self, target: TargetView) -> Target:
-        return Target.load(resolve(target.name), device=target.device, dtype=target.dtype)
+        return Target.load(
+            resolve(target.name),
+            device=target.device,
+            dtype=target.dtype,
+            revision=target.revision,
+        )
 
     def open(self, request: Request) -> DraftSession:
         return _Foresight(self, request)

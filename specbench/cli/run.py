@@ -42,6 +42,10 @@ def run(
             rich_help_panel=MODELS,
         ),
     ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Of the target's hub id; default: the newest.", rich_help_panel=MODELS),
+    ] = None,
     draft_model: Annotated[
         str | None,
         typer.Option(
@@ -178,6 +182,7 @@ def run(
             drafters=names("--drafter", drafter) + ((SELF_TEST,) if self_test else ()),
             suites=names("--suite", suite or ["smoke"]),
             target=target,
+            revision=revision,
             draft_model=draft_model,
             overrides=tuple(override or ()),
             limit=limit,
@@ -241,7 +246,8 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_b
 def _describe(plan: "Plan", folder: Path) -> None:
     from specbench.plan import turns
 
-    typer.echo(f"target   {plan.target} on {plan.device} in {plan.dtype}")
+    revision = f" at {plan.revision}" if plan.revision else ""
+    typer.echo(f"target   {plan.target}{revision} on {plan.device} in {plan.dtype}")
     for arm in plan.arms:
         options = ", ".join(f"{k}={v}" for k, v in arm.options.items() if k != "model")
         model = f"  draft model {arm.draft_model} ({arm.found})" if arm.draft_model else ""

@@ -24,6 +24,9 @@ def tune(
     target: Annotated[
         str | None, typer.Option(help="Hub id or folder. Default: the embedded tiny-target.")
     ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Of the target's hub id; default: the newest.")
+    ] = None,
     draft_model: Annotated[str | None, typer.Option(help="Hub id or folder of the draft.")] = None,
     override: Annotated[
         list[str] | None, typer.Option("--set", metavar="DRAFTER.KEY=VALUE", help="An option.")
@@ -64,6 +67,7 @@ def tune(
             drafters=names("--drafter", drafter),
             suites=(suite,),
             target=target,
+            revision=revision,
             draft_model=draft_model,
             overrides=tuple(override or ()),
             limit=limit,

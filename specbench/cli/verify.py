@@ -31,6 +31,10 @@ def verify(
         str | None,
         typer.Option(help="Hub id or folder. Default: the embedded tiny-target."),
     ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Of the target's hub id; default: the newest."),
+    ] = None,
     draft_model: Annotated[
         str | None,
         typer.Option(help="Hub id or folder of the draft, as in `run`."),
@@ -80,6 +84,7 @@ def verify(
             (drafter,),
             ("smoke",),
             target,
+            revision,
             draft_model,
             tuple(override or ()),
             sampling=sampling,

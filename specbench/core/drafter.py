@@ -47,6 +47,7 @@ class TargetView:
         config: the target's own (text) configuration.
         tokenizer: its tokenizer, or None.
         stop_ids: tokens that end its answers.
+        revision: of the hub id, where one was asked for.
     """
 
     name: str
@@ -61,6 +62,7 @@ class TargetView:
     device: torch.device
     dtype: torch.dtype
     stop_ids: frozenset[int] = frozenset()
+    revision: str | None = None
 
 
 class Probe(Protocol):

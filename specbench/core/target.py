@@ -26,15 +26,23 @@ class Target:
         model: any `AutoModelForCausalLM` with full or sliding-window attention.
         tokenizer: its tokenizer, or None.
         name: as the user wrote it, for messages and records.
+        revision: of the hub id, as asked for.
 
     Raises:
         UserError: the model keeps a recurrent state, or the self-check fails.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any = None, name: str = "target") -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any = None,
+        name: str = "target",
+        revision: str | None = None,
+    ) -> None:
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.name = name
+        self.revision = revision
         self.config = model.config.get_text_config(decoder=True)
         self.device = model.device
         self.dtype = model.dtype
@@ -82,7 +90,7 @@ class Target:
                 "can reach (elsewhere: `hf download`, copy the folder, pass its path).",
             ) from error
         _refuse_invented_weights(found, name)
-        return cls(model.to(device), load_tokenizer(name, revision), name)
+        return cls(model.to(device), load_tokenizer(name, revision), name, revision)
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -131,6 +139,7 @@ class Target:
             device=self.device,
             dtype=self.dtype,
             stop_ids=self.stop_ids,
+            revision=self.revision,
         )
 
     def forward(

@@ -85,3 +85,30 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert error.startswith("specbench: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "tune", "verify"])
+def test_a_revision_goes_with_the_target(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--drafter", "prompt-lookup", "--temperature", "1", "--revision", "v2"]
+    if command == "tune":
+        del arguments[2:4]
+    monkeypatch.setattr(sys, "argv", ["specbench", command, *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert "--revision v2 is of a hub id, and the target tiny-target" in capsys.readouterr().err
+
+
+def test_a_dry_run_tells_the_revision(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = ["--target", "some/target", "--revision", "v2", "--device", "cpu"]
+    monkeypatch.setattr(
+        sys, "argv", ["specbench", "run", "--drafter", "prompt-lookup", *target, "--dry-run"]
+    )
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    assert "target   some/target at v2 on cpu in float32" in capsys.readouterr().out

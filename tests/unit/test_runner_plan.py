@@ -54,6 +54,18 @@ def test_the_name_changes_with_the_plan(change: dict[str, object]) -> None:
     assert make_plan(replace(TINY, **change)).name != name  # type: ignore[arg-type]
 
 
+def test_the_name_tells_revisions_apart() -> None:
+    hub = replace(TINY, target="other/target")
+    names = {make_plan(replace(hub, revision=revision)).name for revision in (None, "v1", "v2")}
+    assert len(names) == 3
+
+
+def test_a_revision_is_of_a_hub_id_only(tmp_path: Path) -> None:
+    for target, kind in ((None, "tiny-target is embedded"), (str(tmp_path), "is a folder")):
+        with pytest.raises(UserError, match=f"--revision v2 is of a hub id.*{kind}: leave it out"):
+            make_plan(replace(TINY, target=target, revision="v2"))
+
+
 def test_the_name_is_a_folder_name() -> None:
     name = make_plan(replace(TINY, target="some org/Model_7B (new)/")).name
     assert name.startswith("Model-7B-new-")
