@@ -9,31 +9,8 @@ import pytest
 from rich.console import Console
 
 from specbench.cli.live import Bar, Figures, Lines, display, duration
-from specbench.records import Cell, ModelId, Sample, Verdict
-
-BASELINE = Cell(
-    target=ModelId("t"),
-    drafter="autoregressive",
-    options={},
-    draft_model=None,
-    width=0,
-    rule="none",
-    lossless=True,
-    suite="smoke",
-    suite_hash="0",
-    sample_ids=("a", "b"),
-    temperature=0.0,
-    top_k=0,
-    top_p=1.0,
-    max_new_tokens=8,
-    seed=0,
-    device="cpu",
-    dtype="float32",
-    attention="sdpa",
-    template=None,
-    thinking="n/a",
-)
-DRAFTER = replace(BASELINE, drafter="prompt-lookup", rule="walk", width=4)
+from specbench.records import Cell, Sample, Verdict
+from tests.unit.run_records import BASELINE, LOOKUP
 
 
 def sample(cell: Cell, name: str, seconds: float, verdict: str | None = None) -> Sample:
@@ -53,26 +30,26 @@ def sample(cell: Cell, name: str, seconds: float, verdict: str | None = None) ->
 
 def figures(*samples: Sample) -> Figures:
     known = [sample(BASELINE, "a", 4.0), sample(BASELINE, "b", 4.0)]
-    return Figures([BASELINE, DRAFTER], [*known, *samples])
+    return Figures([BASELINE, LOOKUP], [*known, *samples])
 
 
 def test_a_speedup_is_shown_of_what_is_judged() -> None:
     seen = figures()
     assert seen.text(BASELINE) == "baseline"
-    assert seen.text(DRAFTER) == ""
-    seen.add(sample(DRAFTER, "a", 2.0))
-    assert seen.text(DRAFTER) == "AAL 2.00"
-    seen.add(sample(DRAFTER, "a", 2.0, "identical"))
-    assert seen.text(DRAFTER) == "AAL 2.00, 2.00x"
-    seen.add(sample(DRAFTER, "b", 0.5))
-    assert seen.text(DRAFTER) == "AAL 2.00, 2.00x"
-    seen.add(sample(DRAFTER, "b", 0.5, "lossy"))
-    assert seen.text(DRAFTER) == "AAL 2.00, 3.20x"
+    assert seen.text(LOOKUP) == ""
+    seen.add(sample(LOOKUP, "a", 2.0))
+    assert seen.text(LOOKUP) == "AAL 2.00"
+    seen.add(sample(LOOKUP, "a", 2.0, "identical"))
+    assert seen.text(LOOKUP) == "AAL 2.00, 2.00x"
+    seen.add(sample(LOOKUP, "b", 0.5))
+    assert seen.text(LOOKUP) == "AAL 2.00, 2.00x"
+    seen.add(sample(LOOKUP, "b", 0.5, "lossy"))
+    assert seen.text(LOOKUP) == "AAL 2.00, 3.20x"
 
 
 def test_a_broken_output_leaves_no_speedup() -> None:
-    broken = sample(DRAFTER, "b", 2.0, "broken")
-    assert figures(sample(DRAFTER, "a", 2.0, "identical"), broken).text(DRAFTER) == (
+    broken = sample(LOOKUP, "b", 2.0, "broken")
+    assert figures(sample(LOOKUP, "a", 2.0, "identical"), broken).text(LOOKUP) == (
         "AAL 2.00, broken"
     )
 
@@ -80,15 +57,15 @@ def test_a_broken_output_leaves_no_speedup() -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_verdict_that_comes_later_is_shown(terminal: bool) -> None:
     console = Console(file=StringIO(), force_terminal=terminal, width=120)
-    held = sample(DRAFTER, "a", 2.0)
+    held = sample(LOOKUP, "a", 2.0)
     with display(console) as shown:
         assert isinstance(shown, Bar if terminal else Lines)
-        shown.begins([BASELINE, DRAFTER], [], 4)
-        shown.measured(DRAFTER, held)
+        shown.begins([BASELINE, LOOKUP], [], 4)
+        shown.measured(LOOKUP, held)
         shown.measured(BASELINE, sample(BASELINE, "a", 4.0))
-        shown.judged(DRAFTER, replace(held, verdict=Verdict("broken")))
-        shown.measuring(DRAFTER, "b", 1)
-        shown.measured(DRAFTER, sample(DRAFTER, "b", 2.0))
+        shown.judged(LOOKUP, replace(held, verdict=Verdict("broken")))
+        shown.measuring(LOOKUP, "b", 1)
+        shown.measured(LOOKUP, sample(LOOKUP, "b", 2.0))
     assert isinstance(console.file, StringIO)
     assert "AAL 2.00, broken" in console.file.getvalue()
     assert "x" not in console.file.getvalue().replace("\x1b", "").replace("prompt-lookup", "")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,77 +9,13 @@ from typing import Any
 import pytest
 
 from specbench.errors import UserError
-from specbench.records import (
-    MANIFEST,
-    SAMPLES,
-    Cell,
-    Manifest,
-    ModelId,
-    Sample,
-    Verdict,
-    manifest_to_json,
-    to_line,
-)
+from specbench.records import MANIFEST, SAMPLES, Cell, ModelId, Sample, Verdict, to_line
 from specbench.report import Row, render, rich_table, run_folders, summarise
-
-BASELINE = Cell(
-    target=ModelId("tiny"),
-    drafter="autoregressive",
-    options={},
-    draft_model=None,
-    width=0,
-    rule="none",
-    lossless=True,
-    suite="smoke",
-    suite_hash="a" * 64,
-    sample_ids=("p", "q"),
-    temperature=0.0,
-    top_k=0,
-    top_p=1.0,
-    max_new_tokens=8,
-    seed=0,
-    device="cpu",
-    dtype="float32",
-    attention="sdpa",
-    template=None,
-    thinking="n/a",
-)
-LOOKUP = replace(BASELINE, drafter="prompt-lookup", options={"tokens": 4}, width=4, rule="walk")
-
-
-def answer(cell: Cell, sample: str, emitted: int, seconds: float, kind: str = "") -> Sample:
-    """One answer of one round."""
-    return Sample(
-        cell.id,
-        sample,
-        1,
-        "ok",
-        output=tuple(range(emitted + 1)),
-        finish="stop",
-        rounds=((emitted, emitted - 1, emitted),),
-        prefill_seconds=1.0,
-        decode_seconds=seconds,
-        verdict=Verdict(kind) if kind else None,
-    )
+from tests.unit.run_records import BASELINE, LOOKUP, answer, write
 
 
 def failure(cell: Cell, sample: str) -> Sample:
     return Sample(cell.id, sample, 1, "error", error="RuntimeError: out of memory")
-
-
-def write(
-    folder: Path, cells: Iterable[Cell], samples: Iterable[Sample] = (), **environment: Any
-) -> Path:
-    """A run folder; without samples every cell gets two alike answers."""
-    folder.mkdir()
-    cells = list(cells)
-    samples = list(samples) or [answer(cell, s, 2, 1.0) for cell in cells for s in "pq"]
-    manifest = Manifest(
-        folder.name, "specbench run", "2026-01-01", {c.id: c for c in cells}, environment
-    )
-    (folder / MANIFEST).write_text(manifest_to_json(manifest))
-    (folder / SAMPLES).write_text("".join(map(to_line, samples)))
-    return folder
 
 
 def rows(*folders: Path) -> dict[str, Row]:
@@ -305,16 +240,34 @@ def test_the_caption_says_when_prompts_went_in_raw(tmp_path: Path) -> None:
     assert "chat template cccccccccc," in render(summarise([chat]), "markdown")
 
 
-def test_the_terminal_shows_the_same_figures(tmp_path: Path) -> None:
-    from rich.console import Console
+def shown(table: RenderableType) -> str:
+    """What a terminal of 80 columns shows."""
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(table)
+    return console.export_text()
 
+
+def test_the_terminal_shows_the_same_figures(tmp_path: Path) -> None:
     samples = [answer(BASELINE, s, 2, 3.0) for s in "pq"]
     samples += [answer(LOOKUP, s, 4, 4.0) for s in "pq"]
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(rich_table(summarise([write(tmp_path / "run", [BASELINE, LOOKUP], samples)])))
-    text = console.export_text()
-    assert "1.50x [1.50, 1.50]" in text
-    assert "AAL 4.00 [4.00, 4.00] (n=2)" in text
+    summary = summarise([write(tmp_path / "run", [BASELINE, LOOKUP], samples)])
+    figures, intervals = shown(rich_table(summary)).split(LOOKUP.drafter)[1].split("\n")[:2]
+    assert figures.split() == ["1.50x", "4.00", "0", "0"]
+    assert intervals.split()[:2] == ["n=2,", "identical"]
+    assert "[1.50, 1.50] [4.00, 4.00]" in intervals
+    assert "Where a round" not in shown(rich_table(summary, details=False))
+
+
+def test_on_a_narrow_terminal_only_names_are_folded(tmp_path: Path) -> None:
+    """Loops bring the widest headline; a figure is never torn, nor does a line run over."""
+    named = replace(LOOKUP, drafter="a-drafter-with-a-name-of-some-length")
+    looped = replace(answer(named, "p", 4, 4.0, "identical"), output=(1, 2) * 2 + (1,))
+    samples = [answer(BASELINE, s, 2, 3.0) for s in "pq"]
+    samples += [looped, answer(named, "q", 4, 4.0, "identical")]
+    text = shown(rich_table(summarise([write(tmp_path / "run", [BASELINE, named], samples)])))
+    assert "AAL without" in text
+    assert "n=2, identical" in text
+    assert text.count("[") == text.count("]") == len(re.findall(r"\[[^\[\]\n]*\]", text))
     assert max(map(len, text.splitlines())) <= 80
 
 

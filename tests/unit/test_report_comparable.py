@@ -9,7 +9,7 @@ import pytest
 from specbench.errors import UserError
 from specbench.records import ModelId
 from specbench.report import render, summarise
-from tests.unit.test_report import BASELINE, LOOKUP, write
+from tests.unit.run_records import BASELINE, LOOKUP, write
 
 DFLASH = replace(LOOKUP, drafter="dflash")
 

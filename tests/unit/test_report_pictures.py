@@ -19,7 +19,7 @@ from specbench.records import Cell, Sample, Verdict
 from specbench.report import plots, render, summarise
 from specbench.traces import Trace, to_line
 from specbench.tune import Depth, Tuned, Tuning, VerifyCost, to_json
-from tests.unit.test_report import BASELINE, LOOKUP, answer, write
+from tests.unit.run_records import BASELINE, LOOKUP, answer, write
 
 SUITES = ("gsm8k", "math-500", "humaneval", "mt-bench")
 
