@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -75,13 +75,35 @@ def _intervals(draws: Array, n: int) -> list[Interval | None]:
 def _tail(n: int) -> float:
     """Share of resamples outside each end.
 
-    As much wider than 2.5 % as Student's quantile is beyond the normal one and n - 1 below n; the
-    quantile by its expansion in 1 / (n - 1) (Abramowitz and Stegun 26.7.5).
+    As much wider than 2.5 % as Student's quantile is beyond the normal one and n - 1 below n.
     """
-    z, v = NormalDist().inv_cdf((1 + CONFIDENCE) / 2), n - 1
+    return NormalDist().cdf(-_student(CONFIDENCE, n - 1) * math.sqrt(n / (n - 1)))
+
+
+def _student(confidence: float, v: int) -> float:
+    """Student's two-sided quantile at ``v`` degrees of freedom.
+
+    By its expansion in 1 / v (Abramowitz and Stegun 26.7.5).
+    """
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
     t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    return NormalDist().cdf(-t * math.sqrt(n / v))
+    return t + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+
+
+def shared(ratio: Estimate, figures: int) -> Estimate:
+    """A ratio with the interval it needs as one of so many ``figures``, which share the 5 %.
+
+    With it, the chance that any of them wrongly leaves 1 is about that of a single one at 95 %
+    (Bonferroni), whichever of them is picked out afterwards. The resamples do not reach so far
+    out: each end is moved away from the figure, on the logarithm's scale, by as much as Student's
+    quantile grows.
+    """
+    if not ratio.value or ratio.interval is None:
+        return ratio
+    v, confidence = ratio.n - 1, 1 - (1 - CONFIDENCE) / figures
+    wider = _student(confidence, v) / _student(CONFIDENCE, v)
+    low, high = (ratio.value * (end / ratio.value) ** wider for end in ratio.interval)
+    return replace(ratio, interval=(low, high))
 
 
 def prompts_for(estimate: Estimate, precision: float) -> int | None:

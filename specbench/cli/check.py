@@ -44,7 +44,9 @@ def check(
     """Judge a run by a baseline run: is all there, still lossless, and as good?
 
     A figure fails where its loss exceeds the tolerance and the interval of the change, paired over
-    the prompts both have, excludes "no change". Speed is judged on the same machine only.
+    the prompts both have, excludes "no change". All figures of a kind share the 5 % by which an
+    interval errs, so many raise no more false alarms than one. Speed is judged on the same machine
+    only.
 
     Exit codes: 0 fine, 1 regression, 2 usage or unreadable, 3 not comparable.
     """

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from specbench import traces
+from specbench.bootstrap import estimates
 from specbench.cli import app
 from specbench.errors import UserError
 from specbench.records import (
     MANIFEST,
     SAMPLES,
     Cell,
-    Manifest,
     ModelId,
     Sample,
     Verdict,
@@ -29,31 +29,13 @@ from specbench.records import (
     to_line,
 )
 from specbench.regression import outputs
-from specbench.regression.check import check
+from specbench.regression.check import Finding, check, settled
 from specbench.traces import TRACES, Trace
+from tests.unit.run_records import BASELINE, write
 
 PROMPTS = tuple(f"p{i}" for i in range(64))
-AR = Cell(
-    target=ModelId("tiny", sha256="1" * 64),
-    drafter="autoregressive",
-    options={},
-    draft_model=None,
-    width=0,
-    rule="none",
-    lossless=True,
-    suite="smoke",
-    suite_hash="a" * 64,
-    sample_ids=PROMPTS,
-    temperature=0.0,
-    top_k=0,
-    top_p=1.0,
-    max_new_tokens=128,
-    seed=0,
-    device="cpu",
-    dtype="float32",
-    attention="sdpa",
-    template=None,
-    thinking="n/a",
+AR = replace(
+    BASELINE, target=ModelId("tiny", sha256="1" * 64), sample_ids=PROMPTS, max_new_tokens=128
 )
 DRAFT = replace(AR, drafter="dflash", options={"block_size": 8}, width=7, rule="walk")
 MACHINE = {"cpu": "one", "threads": 1}
@@ -76,7 +58,6 @@ def make_run(
     What is easy is the prompt's, the same in every run; ``noise`` is the clock's, another one in
     every run.
     """
-    folder.mkdir()
     ease = np.random.default_rng(7).uniform(0.85, 1.1, 64)
     luck = np.random.default_rng(11).random((64, 20, 7))
     clock = np.random.default_rng(seed)
@@ -96,11 +77,7 @@ def make_run(
                 Sample(cell.id, prompt, 1, "ok", 9, output, "length", r, 0.1, seconds * jitter,
                        verdict=verdict)
             )  # fmt: skip
-    manifest = Manifest(folder.name, "specbench run", "2026-01-01", {c.id: c for c in (AR, draft)},
-                        machine)  # fmt: skip
-    (folder / MANIFEST).write_text(manifest_to_json(manifest))
-    (folder / SAMPLES).write_text("".join(map(to_line, samples)))
-    return folder
+    return write(folder, (AR, draft), samples, **machine)
 
 
 def verdicts(candidate: Path, baseline: Path, **options: Any) -> dict[str, str]:
@@ -257,15 +234,80 @@ def test_speed_below_what_a_self_test_leaves_open_is_no_regression(
     assert verdicts(slower, base)["speedup"] == "fine"
 
 
-def add_self_test(folder: Path, spread: float) -> None:
+def test_speed_on_a_suite_is_allowed_what_its_own_self_test_leaves_open(
+    tmp_path: Path, base: Path
+) -> None:
+    slower = make_run(tmp_path / "slower", cost=1.25, seed=1)
+    add_self_test(slower, spread=1.4, suite="another")
+    assert verdicts(slower, base)["speedup"] == "fine"
+    add_self_test(slower, spread=1.05)
+    assert verdicts(slower, base)["speedup"] == "regression"
+
+
+def add_self_test(folder: Path, spread: float, suite: str = "smoke") -> None:
     """The baseline a second time, every answer ``spread`` times slower."""
-    cell = replace(AR, drafter="self-test", rule="walk")
+    arm_cell = replace(AR, suite=suite)
+    cell = replace(arm_cell, drafter="self-test", rule="walk")
     manifest = load_manifest(folder)
-    cells = {**manifest.cells, cell.id: cell}
+    cells = {**manifest.cells, arm_cell.id: arm_cell, cell.id: cell}
     (folder / MANIFEST).write_text(manifest_to_json(replace(manifest, cells=cells)))
     arm = [s for s in load_samples(folder) if s.cell == AR.id]
     with (folder / SAMPLES).open("a") as file:
         for s in arm:
+            if arm_cell != AR:
+                file.write(to_line(replace(s, cell=arm_cell.id)))
             seconds = (s.decode_seconds or 0) * spread
             verdict = Verdict("identical")
             file.write(to_line(replace(s, cell=cell.id, decode_seconds=seconds, verdict=verdict)))
+
+
+ROWS = 30
+TRUE, WORSE = 0.7, 0.678
+"""Chance that a drafted token is right; AAL is 5 % less at the second."""
+
+
+def compared(rng: np.random.Generator, rate: float, prompts: int = 64) -> Finding:
+    """AAL of two drafts, one of them accepted at ``rate``, on prompts of 40 rounds.
+
+    What is easy is the prompt's; of two drafts' tokens every fifth is right or wrong on its own.
+    """
+    ease = rng.uniform(0.85, 1.1, prompts)[:, None, None]
+    luck = rng.random((prompts, 40, 7))
+    fresh = np.where(rng.random(luck.shape) < 0.2, rng.random(luck.shape), luck)
+    rounds = np.full(prompts, 40.0)
+    base, worse = (
+        (drawn < chance * ease).cumprod(2).sum((1, 2)) + rounds
+        for drawn, chance in ((luck, TRUE), (fresh, rate))
+    )
+    sums = np.column_stack([worse, base])
+    [ratio] = estimates(sums, lambda total: total[..., :1] / total[..., 1:])
+    return Finding("AAL", "dflash", "smoke", "fine", "", ratio=ratio, tolerance=0.0)
+
+
+def failing(findings: list[Finding]) -> int:
+    return sum(finding.verdict == "regression" for finding in settled(findings))
+
+
+def test_many_figures_that_did_not_change_fail_a_check_no_more_often_than_one() -> None:
+    rng = np.random.default_rng(0)
+    checks = [[compared(rng, TRUE) for _ in range(ROWS)] for _ in range(60)]
+    alone = sum(any(failing([finding]) for finding in found) for found in checks)
+    assert alone >= 20, "without the correction every third check or more fails"
+    assert sum(failing(found) > 0 for found in checks) <= 4
+
+
+def test_five_percent_less_accepted_is_caught_among_many_figures() -> None:
+    rng = np.random.default_rng(1)
+    caught = 0
+    for _ in range(20):
+        found = [compared(rng, WORSE if row == 0 else TRUE) for row in range(ROWS)]
+        caught += settled([replace(f, tolerance=0.02) for f in found])[0].verdict == "regression"
+    assert caught >= 18
+
+
+def test_a_check_says_how_many_figures_share_the_doubt(tmp_path: Path, base: Path) -> None:
+    (note,) = outputs.notes(check(base, base))
+    assert "1 AAL figure and 1 speedup figure;" in note
+    found = check(make_run(tmp_path / "again", seed=1), base)
+    facts = json.loads(outputs.to_json(found))
+    assert [f["among"] for f in facts["findings"] if f["ratio"]] == [1, 1]

@@ -88,7 +88,23 @@ def test_levels_change_where_they_do() -> None:
     assert change_points(points([2.0] * 5 + [2.1] * 5, half=0.4)) == []
 
 
-def test_noise_alone_is_rarely_a_new_level() -> None:
+@pytest.mark.parametrize("runs", [5, 10, 30, 50])
+@pytest.mark.parametrize("noise", ["gaussian", "heavy tails", "outliers"])
+def test_noise_alone_is_rarely_a_new_level(noise: str, runs: int) -> None:
     rng = np.random.default_rng(1)
-    alarms = sum(bool(change_points(points(list(rng.normal(2, 0.05, 50))))) for _ in range(200))
-    assert alarms <= 20
+
+    def unchanging() -> list[float]:
+        if noise == "heavy tails":
+            return list(2 + 0.05 * rng.standard_t(3, runs))
+        values = rng.normal(0, 0.05, runs)
+        if noise == "outliers":
+            values *= np.where(rng.random(runs) < 0.05, 5, 1)
+        return list(2 + values)
+
+    assert sum(bool(change_points(points(unchanging()))) for _ in range(100)) <= 10
+
+
+def test_one_slow_run_is_no_level_and_two_are() -> None:
+    assert change_points(points([2.0] * 5 + [1.5] + [2.0] * 5)) == []
+    assert change_points(points([2.0] * 5 + [1.5])) == []
+    assert change_points(points([2.0] * 5 + [1.5] * 2)) == [5]
