@@ -22,9 +22,11 @@ METHOD = (
     f"prompts, and with fewer than about {FEW_PROMPTS} the intervals come out too narrow. Speedup "
     "is autoregressive seconds per token over the drafter's, decode only, on the prompts both "
     "have. AAL is emitted tokens per round: pooled (the headline) over all rounds, macro as the "
-    f"mean over answers. An answer loops when more than {LOOP_SHARE:.0%} of its 4-grams repeat an "
-    "earlier one; LOOPS marks a cell with most of its emitted tokens in such answers, whose AAL "
-    "and speedup proper text would not give. BROKEN: output that is not the target's, its speedup "
+    "mean over answers. The fastest is picked by its speeds, so it is told apart where an interval "
+    "that leaves 5 % to all pairs of drafters on the suite together excludes 1. An answer loops "
+    f"when more than {LOOP_SHARE:.0%} of its 4-grams repeat an earlier one; LOOPS marks a cell "
+    "with most of its emitted tokens in such answers, whose AAL and speedup proper text would not "
+    "give. BROKEN: output that is not the target's, its speedup "
     "withheld; LOSSY: a rule that does not keep the target's distribution."
 )
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.bootstrap import Estimate, prompts_for, prompts_to_decide
+from specbench.bootstrap import Estimate, prompts_for
 from specbench.report.captions import PRECISION
 from specbench.report.comparable import chosen
 from specbench.report.runs import machine
@@ -130,7 +130,7 @@ def _against(table: Table, label: str, row: Row) -> dict[str, Any]:
         "against_aal_ratio_ci": _ci(ratio),
         "against_aal_difference": difference.value,
         "against_aal_difference_ci": _ci(difference),
-        "against_prompts_to_decide": prompts_to_decide(speed),
+        "against_prompts_to_decide": found.prompts_to_decide if found else None,
     }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench import metrics
-from specbench.bootstrap import Estimate
+from specbench.bootstrap import Estimate, prompts_to_decide, shared
 from specbench.metrics import Comparison
 from specbench.records import Cell, Manifest
 from specbench.registry import SELF_TEST
@@ -74,12 +75,21 @@ class Versus:
     """A drafter against the fastest one of the table on a suite, on the prompts both have.
 
     Its ``comparison.speed`` has a value only where one run measured both.
+
+    Attributes:
+        pairs: of drafters on the suite, among which this one was picked by its speeds.
     """
 
     suite: str
     label: str
     fastest: str
     comparison: Comparison
+    pairs: int
+
+    @property
+    def prompts_to_decide(self) -> int | None:
+        """Prompts that would tell the two apart by speed, as one pair of so many."""
+        return prompts_to_decide(shared(self.comparison.speed, self.pairs))
 
 
 @dataclass(frozen=True)
@@ -167,8 +177,9 @@ def _versus(suite: str, lines: dict[str, dict[str, Row]]) -> list[Versus]:
     if not any(speeds.values()):
         return []
     fastest = max(speeds, key=lambda label: speeds[label])
+    pairs = math.comb(len(speeds), 2)
     return [
-        Versus(suite, label, fastest, _compare(rows[label], rows[fastest]))
+        Versus(suite, label, fastest, _compare(rows[label], rows[fastest]), pairs)
         for label in speeds
         if label != fastest and rows[label].answers
     ]

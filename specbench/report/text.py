@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.bootstrap import FEW_PROMPTS, Estimate, Interval, prompts_to_decide
-from specbench.report.summary import Row, Table
+from specbench.bootstrap import FEW_PROMPTS, Estimate, Interval
+from specbench.report.summary import Row, Table, Versus
 from specbench.traces import PHASES, Split
 
 ABSENT = "-"
@@ -76,7 +76,7 @@ def versus(table: Table) -> Grid | None:
             number(v.comparison.speed),
             number(v.comparison.aal_ratio),
             number(v.comparison.aal_difference),
-            _told_apart(v.comparison.speed),
+            _told_apart(v),
         )
         for v in table.versus
     ]
@@ -145,13 +145,13 @@ def _times(estimate: Estimate, row: Row) -> str:
     return f"{estimate.value:.2f}x {_interval(estimate.interval, 2)}"
 
 
-def _told_apart(speed: Estimate) -> str:
-    if 0 < speed.n < FEW_PROMPTS:
+def _told_apart(pair: Versus) -> str:
+    n, prompts = pair.comparison.speed.n, pair.prompts_to_decide
+    if 0 < n < FEW_PROMPTS:
         return "too few prompts"
-    prompts = prompts_to_decide(speed)
     if prompts is None:
         return ABSENT
-    return "yes" if prompts <= speed.n else f"no: about {prompts} prompts would"
+    return "yes" if prompts <= n else f"no: about {prompts} prompts would"
 
 
 def _headline_cell(row: Row | None) -> str:

@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from specbench.bootstrap import prompts_to_decide
 from specbench.errors import UserError
 from specbench.records import ModelId
 from specbench.report import render, summarise
-from tests.unit.run_records import BASELINE, LOOKUP, write
+from tests.unit.run_records import BASELINE, LOOKUP, answer, write
 
 DFLASH = replace(LOOKUP, drafter="dflash")
 
@@ -85,3 +87,25 @@ def test_another_machine_gets_a_table_of_its_own_or_stands_in_the_caption(tmp_pa
     assert len(summarise([a, b], unlike="refuse").tables) == 2
     [table] = summarise([a, b], unlike="together").tables
     assert [text.split(":")[0] for text in table.unlike] == ["machine"]
+
+
+def test_the_fastest_of_equals_is_not_told_apart_for_having_been_picked(tmp_path: Path) -> None:
+    names = tuple(f"p{i}" for i in range(20))
+    cells = [
+        replace(cell, sample_ids=names, drafter=drafter)
+        for cell, drafter in [(BASELINE, "autoregressive"), *((LOOKUP, d) for d in "abcdef")]
+    ]
+    pairs = []
+    for seed in range(10):
+        clock = np.random.default_rng(seed)
+        samples = [
+            answer(cell, name, 4, float(np.exp(0.1 * clock.standard_normal())), "identical")
+            for cell in cells
+            for name in names
+        ]
+        [table] = summarise([write(tmp_path / str(seed), cells, samples)]).tables
+        pairs.append(table.versus)
+    plain = [[prompts_to_decide(pair.comparison.speed) == 20 for pair in found] for found in pairs]
+    assert sum(map(any, plain)) >= 4
+    assert not any(pair.prompts_to_decide == 20 for found in pairs for pair in found)
+    assert {pair.pairs for found in pairs for pair in found} == {15}
