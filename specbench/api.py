@@ -7,7 +7,6 @@ from specbench.candidates import (
     merge_chains,
     with_candidates,
 )
-from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import (
     Autoregressive,
     Commit,
@@ -24,7 +23,6 @@ from specbench.core.target import Target
 from specbench.errors import UserError
 
 __all__ = [
-    "PACKED_ATTENTION",
     "AdaptiveLength",
     "Autoregressive",
     "Commit",

@@ -9,18 +9,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from drafters.diffusion.attention import NAME as OPEN_ATTENTION
 from drafters.diffusion.checkpoint import base_config, load_decoder, save_decoder
 from drafters.diffusion.families import Family, recognise
 from drafters.diffusion.prefix import Prefix
-from specbench.api import PACKED_ATTENTION, KVCache, UserError, cache_argument
+from specbench.api import KVCache, UserError, cache_argument
 from specbench.checkpoints import find_checkpoint, read_config
 
 
 class DiffusionModel(nn.Module):
     """Predicts the tokens of masked positions from all positions that they may see.
 
-    The decoder is transformers' causal class, and every call passes a 4-D bool mask: without one
-    it would silently attend causally.
+    The decoder is transformers' causal class, run with `open_attention`: its own would silently
+    attend causally.
 
     Args:
         decoder: `Qwen2ForCausalLM`, `Qwen3ForCausalLM` or `LlamaForCausalLM`.
@@ -37,7 +38,7 @@ class DiffusionModel(nn.Module):
 
     def __init__(self, decoder: PreTrainedModel, family: Family, name: str = "model") -> None:
         super().__init__()
-        decoder.set_attn_implementation(PACKED_ATTENTION)
+        decoder.set_attn_implementation(OPEN_ATTENTION)
         self.decoder = decoder
         self.family = family
         self.name = name
@@ -90,7 +91,7 @@ class DiffusionModel(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        visible: Tensor,
+        visible: Tensor | None,
         rows: Tensor | slice | None = None,
         *,
         positions: Tensor | None = None,
@@ -101,7 +102,7 @@ class DiffusionModel(nn.Module):
         Args:
             ids: ``[b, n]``.
             visible: ``[n, m]`` or ``[b, n, m]`` bool: whether a row may see a column; m is n and
-                what the cache holds.
+                what the cache holds. None: every row sees every column.
             rows: of n, the rows that go through the head; None: all.
             positions: ``[n]`` or ``[b, n]``; None counts from the end of the cache.
             cache: keys and values of earlier positions, batch 1; these ids are appended.
@@ -111,31 +112,35 @@ class DiffusionModel(nn.Module):
         """
         held = 0 if cache is None else cache.length
         batch, count = ids.shape
-        if visible.dtype != torch.bool or visible.shape[-2:] != (count, held + count):
-            raise ValueError(
-                f"visible must be bool [..., {count}, {held + count}], not {visible.dtype} "
-                f"{list(visible.shape)}"
-            )
         if positions is None:
             positions = torch.arange(held, held + count, device=ids.device)
-        mask = visible.expand(batch, count, -1)[:, None]
         extra: dict[str, Any] = {} if cache is None else {self._cache_argument: cache}
         hidden = self.decoder.model(
             input_ids=ids,
-            # Packed attention wants the rows of every query head of a group: once here, not once
-            # a layer.
-            attention_mask=mask.repeat(1, 1, self._group, 1),
+            attention_mask=None if visible is None else self._mask(visible, batch, count, held),
             position_ids=positions.expand(batch, count),
             use_cache=cache is not None,
             **extra,
         ).last_hidden_state
         return self.decoder.lm_head(hidden if rows is None else hidden[:, rows])  # type: ignore[no-any-return]
 
-    def visibility(self, n: int, first: int = 0) -> Tensor:
+    def _mask(self, visible: Tensor, batch: int, count: int, held: int) -> Tensor:
+        """``[b, 1, h / g * n, m]``: what a row may see, once for every query head of a group.
+
+        Repeated once here, not once a layer.
+        """
+        if visible.dtype != torch.bool or visible.shape[-2:] != (count, held + count):
+            raise ValueError(
+                f"visible must be bool [..., {count}, {held + count}], not {visible.dtype} "
+                f"{list(visible.shape)}"
+            )
+        return visible.expand(batch, count, -1)[:, None].repeat(1, 1, self._group, 1)
+
+    def visibility(self, n: int, first: int = 0) -> Tensor | None:
         """The family's own attention over n positions, the rows from ``first`` on:
-        ``[n - first, n]`` bool, whether a row may see a column."""
+        ``[n - first, n]`` bool, whether a row may see a column; None where all see all."""
         if self.block_size is None:
-            return torch.ones(n - first, n, dtype=torch.bool, device=self.device)
+            return None
         blocks = torch.arange(n, device=self.device) // self.block_size
         return blocks[first:, None] >= blocks
 

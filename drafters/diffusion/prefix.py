@@ -94,8 +94,8 @@ class Prefix:
         """How many leading positions have keys and values that later tokens cannot change."""
         return self.length - self.length % self._block
 
-    def _visible(self, first: int, end: int) -> Tensor:
-        """``[end - first, end]`` bool: what the rows from ``first`` on may see."""
+    def _visible(self, first: int, end: int) -> Tensor | None:
+        """``[end - first, end]`` bool: what the rows from ``first`` on may see; None: all."""
         if self._kind != "prefix_causal":
             return self._model.visibility(end, first)
         columns = torch.arange(end, device=self._ids.device)

@@ -69,11 +69,13 @@ def _apart(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int, cu
     whole = tokens.repeat_interleave(anchors.shape[1], dim=0)
     ids = whole.gather(1, positions.clamp(max=tokens.shape[1] - 1))
     ids = ids.masked_fill(masked, model.mask_id)
-    visible = model.visibility(width)[positions[:, :, None], positions[:, None, :]]
-    visible = visible & real[:, None]
+    visible = real[:, None].expand(-1, width, -1)
+    by_block = model.visibility(width)
+    if by_block is not None:
+        visible = visible & by_block[positions[:, :, None], positions[:, None, :]]
     if cut:
-        visible &= masked[:, None] | ~masked
-    visible |= torch.eye(width, dtype=torch.bool, device=tokens.device)
+        visible = visible & (masked[:, None] | ~masked)
+    visible = visible | torch.eye(width, dtype=torch.bool, device=tokens.device)
     first = width - behind - size - model.shift
     logits: Tensor = model(ids, visible, slice(first, first + size), positions=positions)
     return logits.view(*anchors.shape, size, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ LENGTH, BLOCK = 15, slice(10, 15)
 IDS = torch.randint(MASK, (LENGTH,), generator=torch.Generator().manual_seed(3))
 IDS[BLOCK] = MASK
 SLOTS = torch.arange(10, 15)
+ALL = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +36,10 @@ def moved(before: Tensor, after: Tensor) -> list[bool]:
 
 
 def causal_twin(model: DiffusionModel, ids: Tensor) -> Tensor:
-    """The decoder as it runs when no mask is passed."""
+    """The decoder as it would run by itself."""
     with torch.no_grad():
-        raw = model.decoder(ids[None], use_cache=False).logits[0, SLOTS - int(model.shift)]
-    return model.finish(raw)
+        raw = model(ids[None], ALL.tril(), SLOTS - int(model.shift))
+    return model.finish(raw[0])
 
 
 @pytest.mark.parametrize("name", ["converted", "Dream", "LLaDA"])
@@ -66,9 +68,29 @@ def test_blocks_see_themselves_and_the_past(name: str, models: dict[str, Diffusi
 
 @pytest.mark.parametrize("first", [0, 9])
 def test_visibility_by_pairs(first: int, models: dict[str, DiffusionModel]) -> None:
-    for name in ("LLaDA", "SDAR"):
-        wanted = FORMATS[name].visible(LENGTH)[first:]
-        assert torch.equal(models[name].visibility(LENGTH, first), wanted)
+    wanted = FORMATS["SDAR"].visible(LENGTH)[first:]
+    assert torch.equal(models["SDAR"].visibility(LENGTH, first), wanted)
+
+
+@pytest.mark.parametrize("name", ["converted", "Dream", "LLaDA"])
+def test_where_all_is_seen_attention_gets_no_mask(
+    name: str, models: dict[str, DiffusionModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, masks = models[name], []
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def recording(*args: Tensor, attn_mask: Tensor | None = None, **settings: Any) -> Tensor:
+        masks.append(attn_mask)
+        return original(*args, attn_mask=attn_mask, **settings)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recording)
+    sequence = model.open(LENGTH)
+    sequence.extend(IDS[:10])
+    got = sequence.predict_block(5)
+    assert masks == [None] * model.num_layers
+    rows = SLOTS - int(model.shift)
+    torch.testing.assert_close(got, model.finish(model(IDS[None], ALL, rows)[0]))
+    assert all(mask is not None for mask in masks[model.num_layers :])
 
 
 @pytest.mark.parametrize("name", ["converted", "Dream", "Fast-dLLM v2"])
@@ -119,7 +141,7 @@ def test_batches_rows_and_positions(models: dict[str, DiffusionModel]) -> None:
     torch.testing.assert_close(
         model.predict(both, SLOTS), torch.stack([model.predict(ids, SLOTS) for ids in both])
     )
-    masks = torch.stack([model.visibility(LENGTH), model.visibility(LENGTH).tril()])
+    masks = torch.stack([ALL, ALL.tril()])
     rows = torch.tensor([2, 11])
     got = model(both, masks, rows)
     for row, ids, mask in zip(got, both, masks, strict=True):
@@ -137,7 +159,7 @@ def got_all(model: DiffusionModel) -> Tensor:
 
 def test_no_mask_of_another_kind_gets_through(models: dict[str, DiffusionModel]) -> None:
     model = models["converted"]
-    for wrong in (torch.zeros(LENGTH, LENGTH), model.visibility(LENGTH)[:, 1:]):
+    for wrong in (torch.zeros(LENGTH, LENGTH), ALL[:, 1:]):
         with pytest.raises(ValueError, match="visible must be bool"):
             model(IDS[None], wrong)
 
