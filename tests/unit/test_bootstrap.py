@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from numpy.typing import NDArray
 
 from specbench import metrics
-from specbench.bootstrap import Estimate, prompts_for, prompts_to_decide
+from specbench.bootstrap import Estimate, prompts_for, prompts_to_decide, shared
 from specbench.metrics import Answers
 
 Array = NDArray[np.float64]
@@ -148,6 +149,19 @@ def test_how_many_prompts_would_tell_two_drafters_apart(
     value: float | None, interval: tuple[float, float] | None, prompts: int | None
 ) -> None:
     assert prompts_to_decide(Estimate(value, interval, 20)) == prompts
+
+
+@pytest.mark.parametrize(("n", "figures"), [(16, 7), (64, 30), (64, 60)])
+def test_figures_that_share_their_doubt_have_intervals_as_wide_as_student_says(
+    n: int, figures: int
+) -> None:
+    alone = Estimate(0.9, (0.9 / 1.1, 0.9 * 1.2), n)
+    student = scipy.stats.t(n - 1)
+    wider = student.ppf(1 - 0.025 / figures) / student.ppf(0.975)
+    expected = (0.9 / 1.1**wider, 0.9 * 1.2**wider)
+    assert shared(alone, figures).interval == pytest.approx(expected, rel=5e-3)
+    assert shared(alone, 1).interval == pytest.approx(alone.interval)
+    assert shared(Estimate(0.9, None, 1), figures) == Estimate(0.9, None, 1)
 
 
 def test_without_an_interval_no_number_of_prompts_is_advised() -> None:
