@@ -22,7 +22,9 @@ def draw_candidates(probs: Tensor, count: int, generator: torch.Generator) -> Te
     return tokens.clamp_(max=probs.shape[-1] - 1).T.contiguous()
 
 
-def merge_chains(chains: Tensor, probs: Tensor | None = None) -> Proposal:
+def merge_chains(
+    chains: Tensor, probs: Tensor | None = None, finite: Tensor | None = None
+) -> Proposal:
     """The trie of K chains ``[K, n]`` below one anchor: every prefix once, in order of the chains.
 
     Costs one host synchronisation, to know how many rows are left. For every rule but `reject`,
@@ -31,10 +33,11 @@ def merge_chains(chains: Tensor, probs: Tensor | None = None) -> Proposal:
     Args:
         chains: tokens; chains are as long as one another.
         probs: ``[n, V]``, where the rule needs what the tokens of each place were drawn from.
+        finite: see `Proposal`.
     """
     count, length = chains.shape
     if count == 1:
-        return Proposal.chain(chains[0], probs)
+        return Proposal.chain(chains[0], probs, finite)
     # [K, K, n]: two chains are the same up to and with this place.
     same = (chains[:, None] == chains).long().cumprod(-1)
     first = same.argmax(1)
@@ -43,7 +46,7 @@ def merge_chains(chains: Tensor, probs: Tensor | None = None) -> Proposal:
     parents = torch.cat([torch.full_like(node[:, :1], -1), node[:, :-1]], dim=1)
     kept = own.flatten().nonzero()[:, 0]
     rows = None if probs is None else probs[kept % length]
-    return Proposal(chains.flatten()[kept], parents.flatten()[kept], rows)
+    return Proposal(chains.flatten()[kept], parents.flatten()[kept], rows, finite=finite)
 
 
 def with_candidates(
@@ -55,10 +58,12 @@ def with_candidates(
         own: ``[n]`` tokens, the first candidate.
         logits: ``[n, V]`` of that pass, drawn from at ``temperature``.
     """
+    finite = logits.max().isfinite()
     if count == 1:
-        return Proposal.chain(own)
+        return Proposal.chain(own, finite=finite)
     marginals = probabilities(logits, Sampling(temperature))
-    return merge_chains(torch.cat([own[None], draw_candidates(marginals, count - 1, generator)]))
+    drawn = draw_candidates(marginals, count - 1, generator)
+    return merge_chains(torch.cat([own[None], drawn]), finite=finite)
 
 
 def check_candidates(count: int, temperature: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -97,7 +97,12 @@ class Diffusion(Drafter):
     """The prefix and k masks through a masked-diffusion model (arXiv 2408.05636)."""
 
     name = "diffusion"
-    Options = Options
+    Options: ClassVar[type] = Options
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of one draft."""
+        return int(self.options.tokens)
 
     @property
     def rule(self) -> str:
@@ -127,7 +132,7 @@ class Diffusion(Drafter):
                 f"{self.name} needs a masked-diffusion model: give its folder or hub id "
                 "(--draft-model)."
             )
-        self.width = self.options.candidates * self.options.tokens
+        self.width = self.options.candidates * self.longest
         self.model = DiffusionModel.load(
             self.options.model, self.options.revision, device=target.device, dtype=target.dtype
         )
@@ -157,6 +162,7 @@ class DiffusionSession(DraftSession):
         self._prefix = drafter.model.open(self._capacity, drafter.cache)
         self._full = False
 
+    @torch.inference_mode()
     def commit(self, commit: Commit) -> None:
         tokens = self._vocabulary.prefix(commit.tokens)
         # A prefix with a gap would be worse than none: it goes on without drafts.
@@ -167,37 +173,46 @@ class DiffusionSession(DraftSession):
     @torch.inference_mode()
     def propose(self, budget: int) -> Proposal:
         room = 0 if self._full else self._capacity - self._prefix.length
-        count = min(budget, self._options.tokens, room)
+        count = min(budget, self._most(), room)
         if count < 1 or self._prefix.length == 0:
             return Proposal.chain(torch.empty(0, dtype=torch.long, device=self._model.device))
-        if self._options.steps > 1:
-            return Proposal.chain(self._filled(count))
-        return self._from(self._vocabulary.logits(self._prefix.predict_block(count)))
+        return self._from(self._vocabulary.logits(self._passes(count)))
+
+    def _most(self) -> int:
+        """The most tokens of the next draft."""
+        return int(self._options.tokens)
 
     def _from(self, logits: Tensor) -> Proposal:
-        """A draft from one pass, ``[count, V]`` logits of its slots in the target's ids."""
+        """A draft from ``[count, V]`` logits of its slots in the target's ids."""
         options = self._options
         if options.sample and not self._sampling.greedy:
             probs = probabilities(logits, self._sampling)
             uniforms = torch.rand(len(probs), generator=self._generator, device=probs.device)
             return Proposal.chain(draw(probs, uniforms), probs)
-        best = logits.argmax(-1)
-        if options.candidates == 1:
-            return Proposal.chain(best)
-        temperature = options.draft_temperature
+        best, temperature = logits.argmax(-1), options.draft_temperature
         return with_candidates(best, logits, options.candidates, temperature, self._generator)
 
-    def _filled(self, count: int) -> Tensor:
-        """``[count]`` target ids, the most likely ones as the steps went."""
+    def _passes(self, count: int) -> Tensor:
+        """``[count, vocabulary]`` logits, drafter ids; of a slot that a step filled, that step's.
+
+        (A model is not trained to predict what it can see, so the last pass says nothing new
+        about the filled slots.)
+        """
+        if self._options.steps == 1:
+            return self._prefix.predict_block(count)
         order, counts = ORDERS[self._options.order]
         contents = torch.full((count,), self._model.mask_id, device=self._model.device)
         slots = torch.arange(count, device=self._model.device)
         steps = counts(count, min(self._options.steps, count), self._generator)
         choice = Ranked(slots, steps, order, self._generator)
+        found: list[Tensor] = []
 
         def predict(block: Tensor) -> Tensor:
-            return self._vocabulary.sayable(self._prefix.predict_given(block))
+            found.append(self._vocabulary.sayable(self._prefix.predict_given(block)))
+            return found[-1]
 
-        for _ in denoise(predict, contents, choice, Sampling(), self._generator):
-            pass
-        return self._vocabulary.tokens(contents)
+        filled = list(denoise(predict, contents, choice, Sampling(), self._generator))
+        logits = torch.empty_like(found[0])
+        for step, rows in zip(filled, found, strict=True):
+            logits[step.slots] = rows[step.slots]
+        return logits

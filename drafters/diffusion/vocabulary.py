@@ -69,8 +69,7 @@ class Vocabulary:
             back[stops] = stop
         self._stops = torch.tensor(stops, dtype=torch.long, device=device)
         self._index = index.to(device)
-        self._back = back.to(device)
-        self._unsayable = self._back < 0
+        self._unsayable = (back < 0).to(device)
 
     def capacity(self, positions: int) -> int:
         """Drafter positions to keep for so many target positions: spelling takes more."""
@@ -94,10 +93,6 @@ class Vocabulary:
     def sayable(self, drafted: Tensor) -> Tensor:
         """Drafter logits with every id that the target lacks at -inf."""
         return drafted.masked_fill(self._unsayable, -torch.inf)
-
-    def tokens(self, drafted: Tensor) -> Tensor:
-        """Drafter ids to target ids, of those that `sayable` leaves."""
-        return self._back[drafted]
 
 
 def match(

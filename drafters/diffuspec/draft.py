@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.draft import Diffusion, DiffusionSession
 from drafters.diffusion.prefix import CACHES
-from drafters.diffusion.sampling import ORDERS, Ranked, denoise
-from drafters.diffusion.vocabulary import match
 from drafters.diffuspec.lattice import STOP_RULES, build_lattice
 from drafters.diffuspec.scorer import ScorerContext, load_scorer
 from drafters.diffuspec.search import search_path
 from specbench.api import (
     AdaptiveLength,
     Commit,
-    Drafter,
     DraftSession,
     Proposal,
     Request,
-    Sampling,
     TargetView,
-    UserError,
     before_stop,
     check_candidates,
-    seeded_generator,
     with_candidates,
 )
 
@@ -79,6 +73,10 @@ class Options:
     candidates: int = 1
     draft_temperature: float = 1.5
 
+    # What the method settles of `diffusion`'s options.
+    order: ClassVar[str] = "low_confidence"
+    sample: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         for option in ("beam", "max_candidates", "tokens", "steps"):
             if getattr(self, option) < 1:
@@ -101,21 +99,21 @@ class Options:
         return AdaptiveLength(self.tokens, self.tokens)
 
 
-class DiffuSpec(Drafter):
+class DiffuSpec(Diffusion):
     """One pass of a diffusion model, the path chosen by CPS, the length by ADL."""
 
     name = "diffuspec"
     Options = Options
 
     @property
-    def rule(self) -> str:
-        return "select" if self.options.candidates > 1 else "walk"
+    def longest(self) -> int:
+        return int(self.options.length().length)
 
     @property
     def details(self) -> dict[str, Any]:
         return {
             "family": self.model.family.name,
-            "approximate": self.options.cache == "prefix_causal",
+            "approximate": self.cache == "prefix_causal",
             "shared_vocabulary": round(self.vocabulary.share, 4),
             "scorer": None if self.scorer is None else self.scorer.kind,
             "scorer_sha256": None if self.scorer is None else self.scorer.sha256,
@@ -128,69 +126,41 @@ class DiffuSpec(Drafter):
             UserError: no model is named, one cannot be loaded or have that cache, or a vocabulary
                 is not the target's.
         """
-        options = self.options
-        if options.model is None:
-            raise UserError(
-                "diffuspec needs a masked-diffusion model: give its folder or hub id "
-                "(--draft-model)."
-            )
-        self.longest = options.length().length
-        self.width = options.candidates * self.longest
-        self.scorer = load_scorer(options.scorer, target) if options.search else None
-        self.model = DiffusionModel.load(
-            options.model, options.revision, device=target.device, dtype=target.dtype
-        )
-        self.model.open(1, options.cache)  # Refuses here what it would refuse in a run.
-        self.vocabulary = match(
-            target, self.model, options.revision, options.map_vocabulary, self.name
-        )
+        super().bind(target)
+        self.scorer = load_scorer(self.options.scorer, target) if self.options.search else None
 
     def open(self, request: Request) -> DraftSession:
         return DiffuSpecSession(self, request)
 
 
-class DiffuSpecSession(DraftSession):
-    """One sequence: the committed tokens as the diffusion model and as the scorer see them."""
+class DiffuSpecSession(DiffusionSession):
+    """`DiffusionSession` with a scorer of the committed tokens and a length that adapts."""
 
     def __init__(self, drafter: DiffuSpec, request: Request) -> None:
-        self._options = drafter.options
-        self._model = drafter.model
-        self._vocabulary = drafter.vocabulary
+        super().__init__(drafter, request)
         self._probe = request.probe
-        wanted = drafter.vocabulary.capacity(request.capacity)
-        self._capacity = min(wanted, drafter.model.context_limit)
-        self._prefix = drafter.model.open(self._capacity, drafter.options.cache)
         self._scorer: ScorerContext | None = None
         if drafter.scorer is not None:
             paths = drafter.options.beam * drafter.longest
             self._scorer = drafter.scorer.open(request.capacity, paths)
-        self._length = drafter.options.length()
+        self._length: AdaptiveLength = drafter.options.length()
         stops = [] if drafter.vocabulary.stop is None else [drafter.vocabulary.stop]
         self._stops = torch.tensor(stops, dtype=torch.long, device=drafter.model.device)
         self._generated: Tensor | None = None
-        self._generator = seeded_generator(request.seed, "draft", drafter.model.device)
-        self._full = False
 
     @torch.inference_mode()
     def commit(self, commit: Commit) -> None:
         if self._generated is not None:
             self._length.update(int(self._generated), commit.accepted)
-        tokens = self._vocabulary.prefix(commit.tokens)
-        # A prefix with a gap would be worse than none: it goes on without drafts.
-        self._full = self._full or self._prefix.length + len(tokens) > self._capacity
-        if not self._full:
-            self._prefix.extend(tokens)
+            self._generated = None
+        super().commit(commit)
         if self._scorer is not None:
             self._scorer.extend(commit.tokens)
 
-    @torch.inference_mode()
-    def propose(self, budget: int) -> Proposal:
-        room = 0 if self._full else self._capacity - self._prefix.length
-        count = min(budget, self._length.length, room)
-        if count < 1 or self._prefix.length == 0:
-            self._generated = None
-            return Proposal.chain(torch.empty(0, dtype=torch.long, device=self._model.device))
-        logits = self._vocabulary.logits(self._passes(count))
+    def _most(self) -> int:
+        return self._length.length
+
+    def _from(self, logits: Tensor) -> Proposal:
         raw = logits.argmax(-1)
         self._generated = before_stop(raw, self._stops)
         own = raw
@@ -224,30 +194,3 @@ class DiffuSpecSession(DraftSession):
             stop=stop,
             by_mean=options.stop_rule == "mean",
         ).tokens
-
-    def _passes(self, count: int) -> Tensor:
-        """``[count, vocabulary]`` logits, drafter ids; of a slot that a step filled, that step's.
-
-        (A model is not trained to predict what it can see, so the last pass says nothing new
-        about the filled slots.)
-        """
-        if self._options.steps == 1:
-            return self._prefix.predict_block(count)
-        order, counts = ORDERS["low_confidence"]
-        contents = torch.full((count,), self._model.mask_id, device=self._model.device)
-        slots = torch.arange(count, device=self._model.device)
-        steps = counts(count, min(self._options.steps, count), self._generator)
-        choice = Ranked(slots, steps, order, self._generator)
-        kept: list[Tensor] = []
-
-        def predict(block: Tensor) -> Tensor:
-            kept.append(self._vocabulary.sayable(self._prefix.predict_given(block)))
-            return kept[-1]
-
-        filled = [
-            step.slots for step in denoise(predict, contents, choice, Sampling(), self._generator)
-        ]
-        logits = torch.empty_like(kept[0])
-        for rows, found in zip(filled, kept, strict=True):
-            logits[rows] = found[rows]
-        return logits

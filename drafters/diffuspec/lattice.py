@@ -44,6 +44,9 @@ def build_lattice(
         logits: ``[k, vocabulary]``, k at least 1; banned ids are -inf and never candidates.
         stop: the id that ends a text, where there is one.
         stop_rule: one of `STOP_RULES`.
+
+    Raises:
+        ValueError: logits that are not finite.
     """
     logprobs = logits.float().log_softmax(-1)
     best = logprobs.topk(min(most, logprobs.shape[-1]))
@@ -53,6 +56,8 @@ def build_lattice(
     table = host.cpu().numpy()
     width = best.indices.shape[-1]
     logs, ids, stop_logs = table[:, :width], table[:, width:-1].astype(np.int64), table[:, -1]
+    if not np.isfinite(logs[:, 0]).all():
+        raise ValueError("the draft's logits are NaN or infinite")
     depth = _depth(ids[:, 0], stop)
     finite = np.isfinite(logs)
     kept = (np.exp(logs).cumsum(-1) - np.exp(logs) < mass) & finite

@@ -118,16 +118,20 @@ class _Chain(DraftSession):
             return Proposal.chain(ids[:0])
         uniforms = torch.rand(count, generator=self._generator, device=self._model.device)
         tokens: list[Tensor] = []
+        peaks: list[Tensor] = []
         probs: list[Tensor] = []
         for uniform in uniforms:
             logits = self._next_logits(ids)
             if self._sampling.greedy:
-                ids = logits.argmax(-1, keepdim=True)
+                peak, ids = logits.max(-1, keepdim=True)
+                peaks.append(peak)
             else:
                 probs.append(probabilities(logits, self._sampling))
                 ids = draw(probs[-1], uniform)[None]
             tokens.append(ids)
-        return Proposal.chain(torch.cat(tokens), torch.stack(probs) if probs else None)
+        if probs:
+            return Proposal.chain(torch.cat(tokens), torch.stack(probs))
+        return Proposal.chain(torch.cat(tokens), finite=torch.cat(peaks).isfinite().all())
 
     def _room(self) -> int:
         """Tokens that may still be drafted within the draft's own context."""

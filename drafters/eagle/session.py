@@ -135,17 +135,18 @@ class TreeSession(EagleSession):
         depth = min(drafter.depth, budget - 1)
         pool = tree.grow(logits, drafter.top_k, depth, self._expand)
         tokens, parents = tree.rerank(pool, drafter.width)
-        # Not a number draws the verifier's error, without asking the device here.
-        broken = pool.scores.isnan().any()
-        return Proposal(drafter.to_target(tokens).masked_fill(broken, -1), parents)
+        # Logits that are no numbers make a score that is none.
+        finite = ~pool.scores.isnan().any()
+        return Proposal(drafter.to_target(tokens), parents, finite=finite)
 
 
 class ChainSession(EagleSession):
     """The tree of one node a level."""
 
     def _grow(self, logits: Tensor, budget: int) -> Proposal:
-        tokens = tree.chain(logits, min(self._drafter.width, budget), self._extend)
-        return Proposal.chain(self._drafter.to_target(tokens))
+        best = tree.chain(logits, min(self._drafter.width, budget), self._extend)
+        tokens = self._drafter.to_target(best.indices)
+        return Proposal.chain(tokens, finite=best.values.isfinite().all())
 
     def _extend(self, tokens: Tensor, ranks: Tensor) -> Tensor:
         return self._run_level(tokens, self._outputs, None)
@@ -161,12 +162,16 @@ class FixedSession(EagleSession):
         self._generator = seeded_generator(request.seed, "draft", device)
         self._ranks = [torch.tensor(ranks, device=device) for ranks in tree.fixed_ranks()]
         self._parents = torch.tensor(tree.fixed_parents(), device=device)
+        self._peaks: list[Tensor] = []
 
     def _grow(self, logits: Tensor, budget: int) -> Proposal:
+        self._peaks = []
         tokens, probs = tree.fixed(logits, self._ranks[: budget - 1], self._pick, self._expand)
-        return Proposal(self._drafter.to_target(tokens), self._parents[: len(tokens)], probs)
+        ids, parents = self._drafter.to_target(tokens), self._parents[: len(tokens)]
+        return Proposal(ids, parents, probs, finite=torch.stack(self._peaks).isfinite().all())
 
     def _pick(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
+        self._peaks.append(logits.max())
         if not self._draws:
             return logits.topk(count).indices, None
         probs = probabilities(logits, self._request.sampling)

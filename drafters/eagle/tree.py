@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,13 @@ FIXED_TREE = ((4,), (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))
 
 The nodes with children are the first ones of their level; level 0 is the anchor alone.
 """
+
+
+class Best(NamedTuple):
+    """Draft ids ``[n]`` and the logit of each ``[n]``."""
+
+    values: Tensor
+    indices: Tensor
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,13 @@ def rerank(pool: Pool, count: int) -> tuple[Tensor, Tensor]:
     return pool.tokens.index_select(0, kept), torch.where(parents < 0, parents, inside)
 
 
-def chain(logits: Tensor, count: int, expand: Expand) -> Tensor:
-    """``[count]`` draft ids, each the most likely one behind the one before."""
-    tokens = [logits.argmax(-1)]
-    rank = torch.zeros_like(tokens[0])
-    while len(tokens) < count:
-        tokens.append(expand(tokens[-1], rank).argmax(-1))
-    return torch.cat(tokens)
+def chain(logits: Tensor, count: int, expand: Expand) -> Best:
+    """``[count]`` draft ids, each the most likely one behind the one before, and their logits."""
+    best = [logits.max(-1)]
+    rank = torch.zeros_like(best[0].indices)
+    while len(best) < count:
+        best.append(expand(best[-1].indices, rank).max(-1))
+    return Best(*(torch.cat(parts) for parts in zip(*best, strict=True)))
 
 
 def fixed(

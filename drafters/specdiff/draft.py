@@ -45,6 +45,7 @@ class SpecDiffOptions:
     steps: ClassVar[int] = 1
     sample: ClassVar[bool] = True
     candidates: ClassVar[int] = 1
+    draft_temperature: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -57,7 +58,7 @@ class SpecDiff(Diffusion):
     """One pass, one draw a slot from its marginal, the ratio rule on the chain."""
 
     name = "specdiff"
-    Options = SpecDiffOptions  # type: ignore[assignment]
+    Options = SpecDiffOptions
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class SpecDiff2Options(SpecDiffOptions):
     """
 
     candidates: int = 8  # type: ignore[misc]
-    draft_temperature: float = 1.5
+    draft_temperature: float = 1.5  # type: ignore[misc]
     draft_top_k: int = 0
     rule: str = "select"
 
@@ -91,7 +92,7 @@ class SpecDiff2(Diffusion):
     """One pass, K drafts drawn from its marginals, and the target keeps the best of them."""
 
     name = "specdiff2"
-    Options = SpecDiff2Options  # type: ignore[assignment]
+    Options = SpecDiff2Options
 
     @property
     def rule(self) -> str:
@@ -116,4 +117,5 @@ class SpecDiff2Session(DiffusionSession):
         chains = draw_candidates(probs, count, self._generator)
         if self._rule == "reject":
             return Proposal.chains(chains, probs.expand(count, -1, -1))
-        return merge_chains(chains, probs if self._rule == "select-ratio" else None)
+        handed = probs if self._rule == "select-ratio" else None
+        return merge_chains(chains, handed, logits.max().isfinite())

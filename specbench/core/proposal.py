@@ -20,12 +20,15 @@ class Proposal:
         probs: ``[n, vocabulary]`` float32 distribution each token was drawn from, only where
             tokens were sampled. None means one-hot: the tokens are deterministic.
         is_chain: whether ``parents`` is ``-1, 0, 1, ...``; known without looking at the device.
+        finite: 0-d bool on the device, whether the logits that the tokens come from hold numbers;
+            None where the drafter has none or cannot say. It is read with all else, once a round.
     """
 
     tokens: Tensor
     parents: Tensor
     probs: Tensor | None = None
     is_chain: bool = False
+    finite: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 1 or self.parents.shape != self.tokens.shape:
@@ -40,10 +43,13 @@ class Proposal:
         return self.tokens.shape[0]
 
     @classmethod
-    def chain(cls, tokens: Tensor, probs: Tensor | None = None) -> Proposal:
+    def chain(
+        cls, tokens: Tensor, probs: Tensor | None = None, finite: Tensor | None = None
+    ) -> Proposal:
         """A chain of ``tokens`` ``[n]``; no token at all is plain autoregression."""
         n = tokens.shape[0]
-        return cls(tokens, torch.arange(-1, n - 1, device=tokens.device), probs, is_chain=True)
+        parents = torch.arange(-1, n - 1, device=tokens.device)
+        return cls(tokens, parents, probs, is_chain=True, finite=finite)
 
     @classmethod
     def chains(cls, tokens: Tensor, probs: Tensor | None = None) -> Proposal:
@@ -81,15 +87,22 @@ class Proposal:
 
     def is_wellformed(self, vocabulary: int) -> Tensor:
         """A 0-d bool on the device: parents precede children (and are those of a chain, where it
-        says so), ids lie in the vocabulary and the distributions hold numbers."""
+        says so), ids lie in the vocabulary, logits and distributions hold numbers."""
         index = torch.arange(len(self), device=self.tokens.device)
         parents = (self.parents >= (index - 1 if self.is_chain else -1)) & (self.parents < index)
         tokens = (self.tokens >= 0) & (self.tokens < vocabulary)
         sound = (parents & tokens).all()
+        if self.finite is not None:
+            sound = sound & self.finite
         return sound if self.probs is None else sound & self.probs.sum().isfinite()
 
     def fault(self, vocabulary: int) -> str:
         """What `is_wellformed` objects to, in words; empty where it does not."""
+        if self.finite is not None and not self.finite:
+            return (
+                "the draft's logits are NaN or infinite, so its weights are broken or too large "
+                "for this dtype"
+            )
         for index, (token, parent) in enumerate(
             zip(self.tokens.tolist(), self.parents.tolist(), strict=True)
         ):
@@ -101,4 +114,4 @@ class Proposal:
             if not 0 <= token < vocabulary:
                 return f"{where} is id {token}, outside the target's vocabulary of {vocabulary}"
         sound = self.probs is None or bool(self.probs.sum().isfinite())
-        return "" if sound else "its distributions hold NaN or infinity"
+        return "" if sound else "the draft's distributions hold NaN or infinity"

@@ -63,6 +63,8 @@ MALFORMED = {
     "id outside": tree([1, VOCABULARY], [-1, 0]),
     "negative id": tree([-1, 2], [-1, 0]),
     "NaN probability": nan_probs(),
+    "NaN logits": tree([1, 2], [-1, 0], finite=torch.tensor(False)),
+    "NaN logits behind a chain": tree([1, 2], [-1, 0], is_chain=True, finite=torch.tensor(False)),
     "not the chain it claims": tree([1, 2, 3], [-1, -1, 0], is_chain=True),
 }
 

@@ -24,6 +24,7 @@ from specbench.api import (
     UserError,
     probabilities,
 )
+from specbench.core.decode import generate
 from specbench.testing import CONTRACT, Check, assert_lossless, tiny_target
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -49,6 +50,17 @@ def session_with(drafter: DFlash, *pieces: Tensor, anchor: int = 7, **request: A
     for piece in pieces:
         session.commit(Commit((1,) * (len(piece) - 1) + (anchor,), piece))
     return session
+
+
+@pytest.mark.parametrize("options", [{}, {"sample": False}, {"candidates": 3}], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_is_not_a_number_is_refused(
+    temperature: float, options: dict[str, Any], target: Target, tmp_path: Path
+) -> None:
+    drafter = bound_draft(target, write_draft(draft_config(target), tmp_path), **options)
+    drafter.model.norm.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"the draft's (logits|distributions)"):
+        generate(target, drafter, [7, 3, 21], 8, sampling=Sampling(temperature))
 
 
 @pytest.mark.parametrize("kind", KINDS)

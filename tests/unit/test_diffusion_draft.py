@@ -25,6 +25,7 @@ from specbench.api import (
     probabilities,
 )
 from specbench.core.acceptance import Kept
+from specbench.core.decode import generate
 from specbench.core.verifier import RULES
 from specbench.testing import CONTRACT, Check, assert_lossless, tiny_target
 
@@ -70,6 +71,19 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_contract(check: Check, kind: str, target: Target, twin: str) -> None:
     check(target, lambda: Diffusion(Diffusion.Options(model=twin, **KINDS[kind])))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"steps": 3}, {"sample": True}, {"candidates": 3}], ids=str
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_is_not_a_number_is_refused(
+    temperature: float, options: dict[str, Any], target: Target, twin: str
+) -> None:
+    drafter = bound(target, twin, tokens=4, **options)
+    drafter.model.decoder.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"the draft's (logits|distributions)"):
+        generate(target, drafter, PROMPT, 8, sampling=Sampling(temperature))
 
 
 @pytest.fixture(scope="module")

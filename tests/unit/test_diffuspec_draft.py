@@ -14,6 +14,7 @@ import torch
 from diffusion_drafts import save_twin
 from diffuspec_scorers import save_scorer
 
+from drafters.diffusion.model import DiffusionModel
 from drafters.diffuspec import draft
 from drafters.diffuspec.draft import DiffuSpec
 from drafters.diffuspec.lattice import STOP_RULES
@@ -118,6 +119,16 @@ def test_sessions_with_a_causal_lm_are_independent(files: Files) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "switch", [*STOP_RULES, "no search", "three steps, no search", "candidates"]
+)
+def test_a_draft_that_is_not_a_number_is_refused(files: Files, switch: str) -> None:
+    drafter = bound(files, **SWITCHES.get(switch, {}))
+    drafter.model.decoder.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="the draft's logits are NaN or infinite"):
+        generate(files.target, drafter, PROMPT, 8)
+
+
 def raw_draft(drafter: DiffuSpec, tokens: list[int], count: int) -> list[int]:
     """The most likely tokens of one plain pass over prefix and masks."""
     masks = [drafter.model.mask_id] * count
@@ -161,14 +172,14 @@ def test_lengths_follow_the_adaptive_rule(
     save = {"model": files.model, "scorer": files.ngram, "search": search}
     drafter = DiffuSpec(draft.Options(**save, k_min=2, k_max=6, delta=3))  # type: ignore[arg-type]
     # The twin names no stop of its own, so it is told here.
-    load = draft.DiffusionModel.load
+    load = DiffusionModel.load
 
     def with_stop(*args: Any, **kwargs: Any) -> Any:
         model = load(*args, **kwargs)
         model.stop_ids = frozenset({target.config.eos_token_id})
         return model
 
-    monkeypatch.setattr(draft.DiffusionModel, "load", with_stop)
+    monkeypatch.setattr(DiffusionModel, "load", with_stop)
     drafter.bind(target.view())
     session, tokens = opened(drafter), list(PROMPT)
     rule = AdaptiveLength(2, 6, 3)

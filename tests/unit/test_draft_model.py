@@ -63,6 +63,17 @@ def test_a_draft_that_is_the_target_is_always_kept(
     assert [(r.drafted, r.accepted) for r in output.rounds] == [(4, 4)] * 8
 
 
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_is_not_a_number_is_refused(
+    temperature: float, sample: bool, target: Target, same: str
+) -> None:
+    drafter = bound(target, same, sample=sample)
+    drafter._model.model.get_output_embeddings().weight.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"the draft's (logits|distributions)"):
+        generate(target, drafter, PROMPT, 8, sampling=Sampling(temperature))
+
+
 def test_every_drafted_token_costs_one_forward_and_history_none(
     target: Target, same: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

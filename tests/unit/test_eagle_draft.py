@@ -179,14 +179,16 @@ def joint(target: Target, prompt: list[int], sampling: Sampling) -> dict[tuple[i
     return dict(zip(texts, (joint / joint.sum()).tolist(), strict=True))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["eagle3", "eagle3-chain8", "eagle2", "eagle1"])
 def test_a_draft_that_is_not_a_number_is_refused(
-    target: Target, heads: dict[int, Path], tmp_path: Path
+    name: str, temperature: float, target: Target, heads: dict[int, Path]
 ) -> None:
-    drafter = bound(draft.Eagle3, target, heads[3])
-    drafter.model.norm.weight.fill_(torch.nan)
-    session, verifier = opened(target, drafter)
-    with pytest.raises(ValueError, match="malformed proposal"):
-        verifier.verify(session.propose(20))
+    kind = PRESETS[name]
+    drafter = bound(kind, target, heads[kind.version])
+    drafter.model.fc.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="the draft's logits are NaN or infinite"):
+        generate(target, drafter, [7, 3, 21], 8, sampling=Sampling(temperature))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from drafters.diffusion.draft import Diffusion
 from drafters.diffusion.draft import Options as DiffusionOptions
 from drafters.specdiff.draft import RULES, SpecDiff, SpecDiff2, SpecDiff2Options, SpecDiffOptions
 from specbench.api import Commit, Drafter, Request, Sampling, Target, probabilities
+from specbench.core.decode import generate
 from specbench.errors import UserError
 from specbench.options import parse_options
 from specbench.testing import CONTRACT, Check, assert_lossless, tiny_target
@@ -96,6 +97,17 @@ def test_greedy_decoding_drafts_at_the_draft_temperature(target: Target, model: 
     warm = session_of(two(target, model)).propose(9)
     assert greedy.probs is None
     assert torch.equal(greedy.tokens, warm.tokens)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_is_not_a_number_is_refused(
+    temperature: float, rule: str, target: Target, model: str
+) -> None:
+    drafter: Any = two(target, model, candidates=3, tokens=4, rule=rule)
+    drafter.model.decoder.lm_head.weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"the draft's (logits|distributions)"):
+        generate(target, drafter, PROMPT, 8, sampling=Sampling(temperature))
 
 
 @pytest.mark.parametrize("rule", ["select", "walk"])
