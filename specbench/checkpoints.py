@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
@@ -15,6 +16,10 @@ from torch import Tensor
 from specbench.errors import UserError
 
 Shape = tuple[int, ...]
+T = TypeVar("T")
+
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+"""Scalings of the rotary embedding that are known to be the same in every trainer."""
 
 
 class StoredTensors:
@@ -82,6 +87,81 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a JSON object, not {type(raw).__name__}.")
     return raw
+
+
+@dataclass(frozen=True)
+class ConfigReader:
+    """Typed access to the settings of a draft.
+
+    Attributes:
+        parts: mappings of a config.json that may hold them; of those that have a key, and not null,
+            the first is right.
+        where: its path or hub id, for messages.
+    """
+
+    parts: Sequence[Mapping[str, Any]]
+    where: str
+
+    def value(self, key: str) -> Any:
+        """As it stands in the file; None where it is missing or null."""
+        return next((part[key] for part in self.parts if part.get(key) is not None), None)
+
+    def optional(self, key: str, kind: type[T]) -> T | None:
+        """The value or None.
+
+        Raises:
+            UserError: it is of another type.
+        """
+        found = self.value(key)
+        if found is not None and type(found) is not kind:
+            raise self.error(key, f"must be of type {kind.__name__}, not {found!r}")
+        return found
+
+    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number; without a default it must be there."""
+        found = self.optional(key, int)
+        found = default if found is None else found
+        if found is None:
+            raise self.error(key, "is missing")
+        if found < least:
+            raise self.error(key, f"must be at least {least}, not {found}")
+        return found
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number; without a default it must be there."""
+        found = self.value(key)
+        found = default if found is None else found
+        if found is None:
+            raise self.error(key, "is missing")
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self.error(key, f"must be a number, not {found!r}")
+        return float(found)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        found = self.optional(key, bool)
+        return default if found is None else found
+
+    def rope(self, theta: float | None = None) -> dict[str, Any]:
+        """``rope_parameters``, or the same from the older rope_theta and rope_scaling.
+
+        Args:
+            theta: the base where the file names none; None refuses such a file.
+        """
+        rope = dict(self.value("rope_parameters") or self.value("rope_scaling") or {})
+        kind = rope.pop("type", None)
+        rope["rope_type"] = rope.get("rope_type") or kind or "default"
+        if rope["rope_type"] not in ROPE_TYPES:
+            raise self.error(
+                "rope_parameters", f"has the type {rope['rope_type']!r}, not one of {ROPE_TYPES}"
+            )
+        base = rope.get("rope_theta")
+        rope["rope_theta"] = self.number("rope_theta", theta) if base is None else float(base)
+        return rope
+
+    def error(self, key: str, fault: str) -> UserError:
+        """What is wrong with a setting, and where."""
+        return UserError(f"{key} in config.json of {self.where} {fault}.")
 
 
 @contextmanager

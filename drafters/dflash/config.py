@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.api import UserError
+from specbench.checkpoints import ConfigReader
 
 ARCHITECTURE = "DFlashDraftModel"
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 DRAFT_KEYS = {
     "block_size",
     "mask_token_id",
@@ -104,7 +104,7 @@ def parse_config(raw: Mapping[str, Any], where: str) -> DFlashConfig:
     """
     refuse_foreign(raw, where)
     nested = raw.get("dflash_config") or {}
-    read = _Reader(raw, nested, where)
+    read = ConfigReader((nested, raw), where)
     layers = read.integer("num_hidden_layers")
     windows, kinds = _windows(read, layers)
     causal = read.optional("is_causal", bool)
@@ -123,7 +123,7 @@ def parse_config(raw: Mapping[str, Any], where: str) -> DFlashConfig:
         windows=windows,
         causal=tuple(kind == "sliding_attention" if causal is None else causal for kind in kinds),
         eps=read.number("rms_norm_eps", 1e-6),
-        rope=_rope(read),
+        rope=read.rope(),
         max_positions=read.integer("max_position_embeddings", 32768),
         num_target_layers=read.optional("num_target_layers", int),
         embedding_scale=read.number("input_embedding_scale", 1.0),
@@ -168,54 +168,7 @@ def refuse_foreign(raw: Mapping[str, Any], where: str) -> None:
         raise UserError(f"The draft {where} has {wrong}, but DFlash drafts have {fixed}.")
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Typed access; a key of `DRAFT_KEYS` is looked up in dflash_config, then at top level."""
-
-    raw: Mapping[str, Any]
-    nested: Mapping[str, Any]
-    where: str
-
-    def value(self, key: str) -> Any:
-        found = self.nested.get(key) if key in DRAFT_KEYS else None
-        return self.raw.get(key) if found is None else found
-
-    def optional(self, key: str, kind: type) -> Any:
-        """The value or None.
-
-        Raises:
-            UserError: it is of another type.
-        """
-        found = self.value(key)
-        if found is not None and type(found) is not kind:
-            raise self.error(key, f"must be of type {kind.__name__}, not {found!r}")
-        return found
-
-    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        found = self.optional(key, int)
-        if found is None and default is None:
-            raise self.error(key, "is missing")
-        number = int(default if found is None else found)  # type: ignore[arg-type]
-        if number < least:
-            raise self.error(key, f"must be at least {least}, not {number}")
-        return number
-
-    def number(self, key: str, default: float) -> float:
-        found = self.value(key)
-        if found is None:
-            return default
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise self.error(key, f"must be a number, not {found!r}")
-        return float(found)
-
-    def error(self, key: str, fault: str) -> UserError:
-        place = f"dflash_config or the top level of {self.where}" if key in DRAFT_KEYS else (
-            f"config.json of {self.where}"
-        )  # fmt: skip
-        return UserError(f"{key} in {place} {fault}.")
-
-
-def _layer_ids(read: _Reader, layers: int) -> tuple[int, ...]:
+def _layer_ids(read: ConfigReader, layers: int) -> tuple[int, ...]:
     found = read.value("target_layer_ids")
     if found is None:
         return default_layer_ids(read.integer("num_target_layers", least=4), layers)
@@ -224,10 +177,10 @@ def _layer_ids(read: _Reader, layers: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _windows(read: _Reader, layers: int) -> tuple[tuple[int | None, ...], list[str]]:
+def _windows(read: ConfigReader, layers: int) -> tuple[tuple[int | None, ...], list[str]]:
     """Window and kind of each layer; without layer_types Qwen3's own rule."""
     window = read.optional("sliding_window", int)
-    used = bool(read.optional("use_sliding_window", bool))
+    used = read.flag("use_sliding_window", False)
     kinds = read.value("layer_types")
     if kinds is None:
         first = read.integer("max_window_layers", 28, least=0) if used and window else layers
@@ -245,22 +198,6 @@ def _windows(read: _Reader, layers: int) -> tuple[tuple[int | None, ...], list[s
             "true, so it is open whether they have a window",
         )
     return tuple(window if kind == "sliding_attention" else None for kind in kinds), list(kinds)
-
-
-def _rope(read: _Reader) -> dict[str, Any]:
-    """``rope_parameters``, or the same from the older rope_theta and rope_scaling."""
-    rope = dict(read.value("rope_parameters") or read.value("rope_scaling") or {})
-    theta = rope.get("rope_theta", read.value("rope_theta"))
-    kind = rope.pop("type", None)
-    rope["rope_type"] = rope.get("rope_type") or kind or "default"
-    if rope["rope_type"] not in ROPE_TYPES:
-        raise read.error(
-            "rope_parameters", f"has the type {rope['rope_type']!r}, not one of {ROPE_TYPES}"
-        )
-    if theta is None:
-        raise read.error("rope_theta", "is missing (also in rope_parameters)")
-    rope["rope_theta"] = float(theta)
-    return rope
 
 
 def dump_config(config: DFlashConfig, dtype: str) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from typing import Any
 
 from specbench.api import UserError
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-
 
 @dataclass(frozen=True)
 class EagleConfig:

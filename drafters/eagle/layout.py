@@ -8,11 +8,11 @@ official one (also SpecForge's and AngelSlim's), speculators' and Model-Optimize
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from drafters.eagle.config import ROPE_TYPES, EagleConfig
+from drafters.eagle.config import EagleConfig
 from specbench.api import UserError
+from specbench.checkpoints import ConfigReader
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensor names, in the official spelling, to shapes."""
@@ -99,8 +99,9 @@ def parse_config(raw: Mapping[str, Any], shapes: Shapes, where: str) -> EagleCon
     Raises:
         UserError: a switch that is not implemented, or a value that contradicts the tensors.
     """
-    read = _Reader(raw, where)
-    _refuse(read)
+    parts = (raw.get("eagle_config"), raw.get("transformer_layer_config"), raw)
+    read = ConfigReader([part for part in parts if isinstance(part, Mapping)], where)
+    _refuse(raw, read)
     version = 3 if "midlayer.hidden_norm.weight" in shapes else 1
     fc = _shape(shapes, "fc.weight", where)
     hidden = fc[0]
@@ -109,9 +110,9 @@ def parse_config(raw: Mapping[str, Any], shapes: Shapes, where: str) -> EagleCon
     head_dim = read.integer("head_dim", query_rows // heads)
     key_rows = _shape(shapes, f"{_first(version)}.self_attn.k_proj.weight", where)[0]
     kv_heads = read.integer("num_key_value_heads", heads)
-    read.match("num_attention_heads * head_dim", heads * head_dim, query_rows, "q_proj")
-    read.match("num_key_value_heads * head_dim", kv_heads * head_dim, key_rows, "k_proj")
-    read.match("hidden_size", read.integer("hidden_size", hidden), hidden, "fc")
+    _match(read, "num_attention_heads * head_dim", heads * head_dim, query_rows, "q_proj")
+    _match(read, "num_key_value_heads * head_dim", kv_heads * head_dim, key_rows, "k_proj")
+    _match(read, "hidden_size", read.integer("hidden_size", hidden), hidden, "fc")
     target_hidden = read.integer("target_hidden_size", hidden) if version == 3 else hidden
     vocab_size, draft_vocab_size = _vocabularies(read, shapes)
     return EagleConfig(
@@ -129,7 +130,9 @@ def parse_config(raw: Mapping[str, Any], shapes: Shapes, where: str) -> EagleCon
                        - {"0"}),
         layer_ids=_layer_ids(read) if version == 3 else None,
         eps=read.number("rms_norm_eps", 1e-6),
-        rope=_rope(read),
+        # The target's base is never taken over: official drafts of Llama-3.1 say nothing and were
+        # trained with 10000.
+        rope=read.rope(10000.0),
         max_positions=read.integer("max_position_embeddings", 2048),
         fc_bias="fc.bias" in shapes,
         qkv_bias=f"{_first(version)}.self_attn.q_proj.bias" in shapes,
@@ -159,58 +162,19 @@ def _shape(shapes: Shapes, name: str, where: str) -> tuple[int, ...]:
     return found
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Typed access: eagle_config first, then speculators' decoder part, then the top level."""
-
-    raw: Mapping[str, Any]
-    where: str
-
-    def parts(self) -> list[Mapping[str, Any]]:
-        inner = (self.raw.get("eagle_config"), self.raw.get("transformer_layer_config"))
-        return [part for part in (*inner, self.raw) if isinstance(part, Mapping)]
-
-    def value(self, key: str) -> Any:
-        found = (part.get(key) for part in self.parts())
-        return next((value for value in found if value is not None), None)
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        found = self.value(key)
-        found = default if found is None else found
-        if type(found) is not int or found < 1:
-            raise self.error(key, f"must be a positive integer, not {found!r}")
-        return found
-
-    def number(self, key: str, default: float) -> float:
-        found = self.value(key)
-        found = default if found is None else found
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise self.error(key, f"must be a number, not {found!r}")
-        return float(found)
-
-    def flag(self, key: str, default: bool) -> bool:
-        found = self.value(key)
-        found = default if found is None else found
-        if not isinstance(found, bool):
-            raise self.error(key, f"must be true or false, not {found!r}")
-        return found
-
-    def match(self, key: str, said: int, held: int, tensor: str) -> None:
-        """Refuse a config that says otherwise than the tensors."""
-        if said != held:
-            raise self.error(key, f"is {said}, but {tensor} has {held} rows")
-
-    def error(self, key: str, fault: str) -> UserError:
-        return UserError(f"{key} in config.json of {self.where} {fault}.")
+def _match(read: ConfigReader, key: str, said: int, held: int, tensor: str) -> None:
+    """Refuse a config that says otherwise than the tensors."""
+    if said != held:
+        raise read.error(key, f"is {said}, but {tensor} has {held} rows")
 
 
-def _refuse(read: _Reader) -> None:
+def _refuse(raw: Mapping[str, Any], read: ConfigReader) -> None:
     """Refuse what would change the forward and is not implemented.
 
     Raises:
         UserError: names every such key with its value.
     """
-    kind = read.raw.get("speculators_model_type")
+    kind = raw.get("speculators_model_type")
     if kind not in (None, "eagle3"):
         raise read.error("speculators_model_type", f"is {kind!r}; only 'eagle3' can be read")
     found = {key: read.value(key) for key in (*_FIXED, *_FOREIGN)}
@@ -219,11 +183,11 @@ def _refuse(read: _Reader) -> None:
         for key, value in found.items()
         if value is not None and value not in _FIXED.get(key, ())
     ]
-    nested = read.raw.get("eagle_config") or {}
+    nested = raw.get("eagle_config") or {}
     wrong += [f"eagle_config.{key}={nested[key]!r}" for key in sorted(set(nested) - _EAGLE_CONFIG)]
     if kind is not None:
-        wrong += [f"{key}={read.raw[key]!r}" for key in sorted(set(read.raw) - _SPECULATORS)
-                  if read.raw[key] not in (None, False)]  # fmt: skip
+        wrong += [f"{key}={raw[key]!r}" for key in sorted(set(raw) - _SPECULATORS)
+                  if raw[key] not in (None, False)]  # fmt: skip
     if "sliding_attention" in (read.value("layer_types") or ()):
         wrong.append("layer_types with sliding_attention")
     if wrong:
@@ -233,7 +197,7 @@ def _refuse(read: _Reader) -> None:
         )
 
 
-def _vocabularies(read: _Reader, shapes: Shapes) -> tuple[int, int]:
+def _vocabularies(read: ConfigReader, shapes: Shapes) -> tuple[int, int]:
     """The target's vocabulary and the draft's.
 
     Raises:
@@ -246,7 +210,7 @@ def _vocabularies(read: _Reader, shapes: Shapes) -> tuple[int, int]:
     said = read.value("draft_vocab_size")
     draft = head or said or vocabulary
     if head is not None and said is not None:
-        read.match("draft_vocab_size", read.integer("draft_vocab_size"), head, "lm_head")
+        _match(read, "draft_vocab_size", read.integer("draft_vocab_size"), head, "lm_head")
     if draft != vocabulary and head is None:
         raise UserError(
             f"The draft {read.where} has a vocabulary of {draft} of the target's {vocabulary} ids, "
@@ -260,7 +224,7 @@ def _vocabularies(read: _Reader, shapes: Shapes) -> tuple[int, int]:
     return vocabulary, draft
 
 
-def _taps_count(read: _Reader, version: int, width: int, target_hidden: int) -> int:
+def _taps_count(read: ConfigReader, version: int, width: int, target_hidden: int) -> int:
     if version == 1:
         return 1
     count, rest = divmod(width, target_hidden)
@@ -274,7 +238,7 @@ def _taps_count(read: _Reader, version: int, width: int, target_hidden: int) -> 
     return count
 
 
-def _layer_ids(read: _Reader) -> tuple[int, ...] | None:
+def _layer_ids(read: ConfigReader) -> tuple[int, ...] | None:
     ids = read.value("eagle_aux_hidden_state_layer_ids")
     if ids is None or ids == []:
         return None
@@ -285,21 +249,3 @@ def _layer_ids(read: _Reader) -> tuple[int, ...] | None:
     if sorted(set(ids)) != ids:
         raise read.error("eagle_aux_hidden_state_layer_ids", f"must increase, unlike {ids!r}")
     return tuple(ids)
-
-
-def _rope(read: _Reader) -> dict[str, Any]:
-    """``rope_parameters``, or the same from the older rope_scaling and rope_theta, else 10000.
-
-    The target's base is never taken over: official drafts of Llama-3.1 say nothing and were
-    trained with 10000.
-    """
-    rope = dict(read.value("rope_parameters") or read.value("rope_scaling") or {})
-    kind = rope.pop("type", None)
-    rope["rope_type"] = rope.get("rope_type") or kind or "default"
-    if rope["rope_type"] not in ROPE_TYPES:
-        raise read.error(
-            "rope_parameters", f"has the type {rope['rope_type']!r}, not one of {ROPE_TYPES}"
-        )
-    theta = rope.get("rope_theta")
-    rope["rope_theta"] = read.number("rope_theta", 10000.0) if theta is None else float(theta)
-    return rope

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,13 @@ import torch
 from safetensors.torch import save_file
 
 from specbench import checkpoints
-from specbench.checkpoints import check_shapes, find_checkpoint, open_tensors, read_config
+from specbench.checkpoints import (
+    ConfigReader,
+    check_shapes,
+    find_checkpoint,
+    open_tensors,
+    read_config,
+)
 from specbench.errors import UserError
 
 
@@ -89,3 +96,29 @@ def test_what_is_fetched(
     assert asked[0] == ["config.json", "*.safetensors"]
     falls_back = fallback is not None and held.endswith(".bin")
     assert asked[1:] == ([["config.json", "*.safetensors", "*.bin"]] if falls_back else [])
+
+
+def test_settings_are_read_from_the_first_part_that_has_them() -> None:
+    read = ConfigReader([{"a": None, "b": 2}, {"a": 1, "b": 3, "yes": True, "eps": 1}], "here")
+    assert (read.integer("a"), read.integer("b"), read.integer("c", 7)) == (1, 2, 7)
+    assert (read.number("eps"), read.number("c", 0.5)) == (1.0, 0.5)
+    assert (read.flag("yes", False), read.flag("c", True)) == (True, True)
+    assert read.optional("c", int) is None
+
+
+@pytest.mark.parametrize(
+    ("ask", "fault"),
+    [
+        (lambda read: read.integer("c"), "c in config.json of here is missing"),
+        (lambda read: read.number("c"), "c in config.json of here is missing"),
+        (lambda read: read.integer("a", least=2), "at least 2, not 1"),
+        (lambda read: read.integer("yes"), "of type int, not True"),
+        (lambda read: read.number("yes"), "a number, not True"),
+        (lambda read: read.flag("a", True), "of type bool, not 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(
+    ask: Callable[[ConfigReader], object], fault: str
+) -> None:
+    with pytest.raises(UserError, match=fault):
+        ask(ConfigReader([{"a": 1, "yes": True}], "here"))
