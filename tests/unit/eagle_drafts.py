@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from drafters.eagle.checkpoint import save_model
+from drafters.eagle.checkpoint import load_model, save_model
 from drafters.eagle.config import EagleConfig
 from drafters.eagle.draft import Eagle
 from drafters.eagle.model import Eagle3Model, EagleModel
 from specbench.api import Target
+from specbench.layers import rope_table
 
 
 def eagle3_config(target: Target, **changes: Any) -> EagleConfig:
@@ -73,6 +75,32 @@ def bound(kind: type[Eagle], target: Target, folder: Path, **options: Any) -> An
     drafter = kind(kind.Options(model=str(folder), **options))
     drafter.bind(target.view())
     return drafter
+
+
+def load(folder: Path) -> Any:
+    return load_model(folder, torch.device("cpu"), torch.float32)
+
+
+def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), is_causal=True, enable_gqa=True
+    )
+    return out.transpose(0, 1).flatten(1)
+
+
+def run(model: Any, rows: int = 6) -> Tensor:
+    """Two steps on random inputs: the second takes the first one's output."""
+    config = model.config
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(rows, config.taps_count * config.target_hidden, generator=generator)
+    embedding = torch.randn(rows, config.hidden, generator=generator)
+    head = torch.nn.Linear(config.hidden, config.vocab_size, bias=False)
+    torch.nn.init.normal_(head.weight, generator=generator)
+    rope = rope_table(config, torch.arange(rows))
+    with torch.inference_mode():
+        first = model(embedding, model.condition(features), rope, causal)
+        second = model(embedding, first, rope, causal)
+        return torch.cat([model.logits(first, head), model.logits(second, head)])
 
 
 def change_config(folder: Path, changes: dict[str, Any], dropped: tuple[str, ...] = ()) -> None:

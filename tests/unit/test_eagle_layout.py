@@ -12,24 +12,18 @@ from eagle_drafts import (
     bound,
     change_config,
     eagle3_config,
+    load,
     write_head,
 )
 
-from drafters.eagle.checkpoint import load_model
 from drafters.eagle.draft import Eagle3
 from specbench.api import KVCache, Target, UserError
 from specbench.testing import tiny_target
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def target() -> Target:
     return tiny_target(layers=7)
-
-
-def load(folder: Path) -> Any:
-    return load_model(folder, CPU, torch.float32)
 
 
 @pytest.mark.parametrize(
