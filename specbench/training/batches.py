@@ -1,5 +1,6 @@
 """Batches of token ids in a seeded order that a resumed run continues exactly."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -38,11 +39,11 @@ class Batches(Protocol):
         ...
 
 
-class PackedBatches:
-    """Windows of fixed length over an endless shuffled stream of documents.
+class _Shuffled(ABC):
+    """Documents epoch after epoch, in an order that hangs on the seed and the epoch alone.
 
-    Each epoch shows a document `weight` times: the whole part always, the
-    fraction by a seeded draw. Documents are told apart by their own end tokens only.
+    Each epoch shows a document `weight` times: the whole part always, the fraction by a seeded
+    draw.
     """
 
     def __init__(
@@ -54,44 +55,54 @@ class PackedBatches:
         length: int,
         seed: int,
     ) -> None:
-        self._documents = documents
-        self._weights = np.asarray(weights)
+        self._documents, self._weights = documents, np.asarray(weights)
         self._batch, self._length, self._seed = batch, length, seed
-        self._epoch, self._window = 0, 0
-        self._windows = self._pack()
-
-    def next(self) -> Batch:
-        """A full batch ``[batch, length]``; an epoch's last, short one is left out."""
-        if (self._window + 1) * self._batch > len(self._windows[0]):
-            self._epoch, self._window = self._epoch + 1, 0
-            self._windows = self._pack()
-        rows = slice(self._window * self._batch, (self._window + 1) * self._batch)
-        self._window += 1
-        tokens, response = (torch.from_numpy(part[rows]) for part in self._windows)
-        return Batch(tokens.long(), response)
+        self._enter(epoch=0, place=0)
 
     def state(self) -> dict[str, int]:
         """Epoch and batch inside it."""
-        return {"epoch": self._epoch, "window": self._window}
+        return {"epoch": self._epoch, "place": self._place}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Packs the saved epoch again."""
-        self._epoch, self._window = state["epoch"], state["window"]
-        self._windows = self._pack()
+        """Arranges the saved epoch again."""
+        self._enter(state["epoch"], state["place"])
 
-    def _pack(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """All windows [w, length] of the present epoch."""
-        order = epoch_order(self._weights, self._seed, self._epoch)
+    def _enter(self, epoch: int, place: int) -> None:
+        self._epoch, self._place = epoch, place
+        self._arrange(epoch_order(self._weights, self._seed, epoch))
+
+    @abstractmethod
+    def _arrange(self, order: NDArray[np.int64]) -> None:
+        """Make ready the present epoch, which shows documents in this order."""
+
+
+class PackedBatches(_Shuffled):
+    """Windows of fixed length over an endless shuffled stream of documents.
+
+    Documents are told apart by their own end tokens only.
+    """
+
+    def next(self) -> Batch:
+        """A full batch ``[batch, length]``; an epoch's last, short one is left out."""
+        if (self._place + 1) * self._batch > len(self._windows[0]):
+            self._enter(self._epoch + 1, place=0)
+        rows = slice(self._place * self._batch, (self._place + 1) * self._batch)
+        self._place += 1
+        tokens, response = (torch.from_numpy(part[rows]) for part in self._windows)
+        return Batch(tokens.long(), response)
+
+    def _arrange(self, order: NDArray[np.int64]) -> None:
+        """All windows ``[w, length]`` of the epoch."""
         tokens = np.concatenate([self._documents[i].tokens for i in order])
         response = np.concatenate([self._documents[i].response for i in order])
         count = len(tokens) // self._length
         if count < self._batch:
             raise ValueError(f"{len(tokens)} tokens do not fill a batch of {self._batch} windows")
         end = count * self._length
-        return tokens[:end].reshape(count, -1), response[:end].reshape(count, -1)
+        self._windows = tokens[:end].reshape(count, -1), response[:end].reshape(count, -1)
 
 
-class DocumentBatches:
+class DocumentBatches(_Shuffled):
     """Whole documents from their start, cut at `length`, padded on the right.
 
     Documents of like length share a batch, so little is padding; the order of the
@@ -102,41 +113,21 @@ class DocumentBatches:
     """Batches sorted by length together."""
 
     def __init__(
-        self,
-        documents: Sequence[Encoded],
-        weights: Sequence[float],
-        *,
-        batch: int,
-        length: int,
-        seed: int,
-        pad: int,
+        self, documents: Sequence[Encoded], weights: Sequence[float], *, pad: int, **shape: int
     ) -> None:
-        self._documents, self._weights = documents, np.asarray(weights)
-        self._batch, self._length, self._seed, self._pad = batch, length, seed, pad
-        self._epoch, self._place = 0, 0
-        self._order = self._arrange()
+        super().__init__(documents, weights, **shape)
+        self._pad = pad
 
     def next(self) -> Batch:
         """Up to `batch` documents, as long as the longest of them."""
         if self._place == len(self._order):
-            self._epoch, self._place = self._epoch + 1, 0
-            self._order = self._arrange()
+            self._enter(self._epoch + 1, place=0)
         chosen = [self._documents[i] for i in self._order[self._place]]
         self._place += 1
         return pad_right(chosen, self._length, self._pad)
 
-    def state(self) -> dict[str, int]:
-        """Epoch and batch inside it."""
-        return {"epoch": self._epoch, "place": self._place}
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Arranges the saved epoch again."""
-        self._epoch, self._place = state["epoch"], state["place"]
-        self._order = self._arrange()
-
-    def _arrange(self) -> list[list[int]]:
-        """Document indices of every batch of the present epoch."""
-        order = epoch_order(self._weights, self._seed, self._epoch)
+    def _arrange(self, order: NDArray[np.int64]) -> None:
+        """Document indices of every batch of the epoch."""
         batches: list[list[int]] = []
         for start in range(0, len(order), self._batch * self.POOL):
             pool = sorted(
@@ -145,7 +136,7 @@ class DocumentBatches:
             )
             batches += [pool[i : i + self._batch] for i in range(0, len(pool), self._batch)]
         shuffle = np.random.default_rng([self._seed, self._epoch, 1]).permutation(len(batches))
-        return [batches[i] for i in shuffle]
+        self._order = [batches[i] for i in shuffle]
 
 
 def epoch_order(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[np.int64]:

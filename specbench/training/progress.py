@@ -1,7 +1,7 @@
 """Progress of a training run: a live line on a terminal, plain lines elsewhere."""
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
@@ -10,19 +10,18 @@ from rich.progress import Progress as Bar
 from specbench.measure import now
 
 
-class Progress:
-    """Shows step, loss, tokens a second and the time left."""
+class _Live:
+    """A bar on a terminal while the block lasts, lines elsewhere."""
 
-    def __init__(self, steps: int, done: int, console: Console | None = None) -> None:
+    def __init__(self, total: int, done: int, console: Console | None) -> None:
         self._console = console or Console(stderr=True)
-        self._steps = steps
-        self._since: tuple[int, float] | None = None
+        self._total = total
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), console=self._console, transient=True
         )
-        self._task = self._bar.add_task("starting", total=steps, completed=done)
+        self._task = self._bar.add_task("starting", total=total, completed=done)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar.start()
         return self
@@ -34,74 +33,76 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+
+    def _update(self, done: int, text: str, line: bool = True) -> None:
+        """Move the bar; elsewhere print the text, if it is to be a line."""
+        self._bar.update(self._task, completed=done, description=text)
+        if line and not self._console.is_terminal:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def _left(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} left"
+
+
+class Progress(_Live):
+    """Shows step, loss, tokens a second and the time left."""
+
+    def __init__(self, steps: int, done: int, console: Console | None = None) -> None:
+        super().__init__(steps, done, console)
+        self._since: tuple[int, float] | None = None
 
     def show(self, report: dict[str, Any]) -> None:
         """A report of the loop: step, loss, tokens_per_second."""
         step = report["step"]
         text = (
-            f"step {step}/{self._steps}  loss {report['loss']:.3f}  "
-            f"{report['tokens_per_second']:.0f} tokens/s  {self._left(step)}"
+            f"step {step}/{self._total}  loss {report['loss']:.3f}  "
+            f"{report['tokens_per_second']:.0f} tokens/s  {self._pace(step)}"
         )
-        self._bar.update(self._task, completed=step, description=text)
-        if not self._console.is_terminal:
-            self._console.print(text, highlight=False, soft_wrap=True)
+        self._update(step, text)
 
-    def _left(self, step: int) -> str:
+    def _pace(self, step: int) -> str:
         """Time left by the pace since the first report: what comes before it is warm-up."""
         if self._since is None:
             self._since = step, now()
             return "?:?? left"
         first, start = self._since
-        left = round((now() - start) / (step - first) * (self._steps - step))
-        return f"{left // 60}:{left % 60:02d} left"
+        return _left((now() - start) / (step - first) * (self._total - step))
 
     def note(self, figures: dict[str, Any]) -> None:
         """A line that stays, such as a validation."""
-        text = "  ".join(
-            f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in figures.items()
+        self._print(
+            "  ".join(
+                f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in figures.items()
+            )
         )
-        self._console.print(text, highlight=False, soft_wrap=True)
 
 
-class ItemProgress:
-    """Counts answered prompts: a live bar on a terminal, a line now and then elsewhere."""
+class ItemProgress(_Live):
+    """Counts answered prompts; a line elsewhere only now and then."""
 
     LINE_EVERY = 10.0
     """Seconds."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
-        self._total, self._done = total, 0
+        super().__init__(total, 0, console)
+        self._done = 0
         self._start = self._shown = now()
-        self._bar = Bar(
-            TextColumn("{task.description}"), BarColumn(), console=self._console, transient=True
-        )
-        self._task = self._bar.add_task("starting", total=total)
-
-    def __enter__(self) -> "ItemProgress":
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def advance(self, items: int, tokens: int) -> None:
         """So many items more; tokens are those of the whole run."""
         self._done += items
         seconds = now() - self._start
-        left = round(seconds / self._done * (self._total - self._done))
+        left = _left(seconds / self._done * (self._total - self._done))
         text = (
-            f"{self._done}/{self._total}  {tokens} tokens  {tokens / seconds:.0f} tokens/s  "
-            f"{left // 60}:{left % 60:02d} left"
+            f"{self._done}/{self._total}  {tokens} tokens  {tokens / seconds:.0f} tokens/s  {left}"
         )
-        self._bar.update(self._task, completed=self._done, description=text)
-        if not self._console.is_terminal and now() - self._shown >= self.LINE_EVERY:
+        line = now() - self._shown >= self.LINE_EVERY
+        if line:
             self._shown = now()
-            self._console.print(text, highlight=False, soft_wrap=True)
+        self._update(self._done, text, line)
