@@ -202,9 +202,12 @@ def _reject_chain(
 def _reject_tree(
     proposal: Proposal, target: Tensor, logits: Tensor, generator: torch.Generator
 ) -> Kept:
-    """Node by node: whether a sibling is tried depends on the verdict before it."""
-    _check(proposal, logits, proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite())
-    tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
+    """Node by node: whether a sibling is tried depends on the verdict before it.
+
+    One host synchronisation a sibling tried. Without them the residuals of all siblings of all
+    nodes would be needed, each over the whole vocabulary, and most are never tried.
+    """
+    _, tokens, parents = _fetch(proposal, logits)
     matching = {-1}
     node = -1
     while True:
@@ -231,22 +234,34 @@ def _draft_row(proposal: Proposal, node: int, like: Tensor) -> Tensor:
 
 def _fetch_chain(proposal: Proposal, accepted: Tensor, bonus: Tensor, logits: Tensor) -> Kept:
     """The round's one host synchronisation."""
-    sound = torch.stack([proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite()])
-    packed = torch.cat([sound.long(), accepted[None], bonus[None], proposal.tokens]).tolist()
-    _check(proposal, logits, *packed[:2])
-    count, last, tokens = packed[2], packed[3], packed[4:]
+    (count, last), tokens, _ = _fetch(proposal, logits, accepted, bonus)
     return Kept(tuple(range(count)), (*tokens[:count], last))
 
 
 def _fetch_tree(proposal: Proposal, row: Tensor, bonus: Tensor, logits: Tensor) -> Kept:
     """The round's one host synchronisation."""
+    (found, last), tokens, parents = _fetch(proposal, logits, row, bonus)
+    return _kept(tokens, parents, found - 1, last)
+
+
+def _fetch(
+    proposal: Proposal, logits: Tensor, *found: Tensor
+) -> tuple[list[int], list[int], list[int]]:
+    """Some 0-d results, the proposal's tokens and its parents, in one host synchronisation.
+
+    Raises:
+        ValueError: the proposal is malformed or the logits are not finite.
+    """
     sound = torch.stack([proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite()])
-    packed = torch.cat(
-        [sound.long(), row[None], bonus[None], proposal.tokens, proposal.parents]
-    ).tolist()
-    _check(proposal, logits, *packed[:2])
-    tokens, parents = packed[4 : 4 + len(proposal)], packed[4 + len(proposal) :]
-    return _kept(tokens, parents, packed[2] - 1, packed[3])
+    parts = [part[None] for part in found]
+    packed = torch.cat([sound.long(), *parts, proposal.tokens, proposal.parents]).tolist()
+    wellformed, finite, *rest = packed
+    if not wellformed:
+        raise ValueError(f"malformed proposal: {proposal.fault(logits.shape[-1])}")
+    if not finite:
+        raise ValueError("the target's logits are not finite")
+    ends = len(found), len(found) + len(proposal)
+    return rest[: ends[0]], rest[ends[0] : ends[1]], rest[ends[1] :]
 
 
 def _kept(tokens: list[int], parents: list[int], node: int, bonus: int) -> Kept:
@@ -257,10 +272,3 @@ def _kept(tokens: list[int], parents: list[int], node: int, bonus: int) -> Kept:
         node = parents[node]
     path.reverse()
     return Kept(tuple(path), (*(tokens[i] for i in path), bonus))
-
-
-def _check(proposal: Proposal, logits: Tensor, wellformed: object, finite: object) -> None:
-    if not wellformed:
-        raise ValueError(f"malformed proposal: {proposal.fault(logits.shape[-1])}")
-    if not finite:
-        raise ValueError("the target's logits are not finite")
