@@ -8,6 +8,7 @@ the name holds another kind of model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -23,6 +24,29 @@ from specbench.zoo import resolve
 GROUP = "specbench.generators"
 
 
+Filled = tuple[list[int], list[int]]
+"""The slots that a step filled, counted from the prompt's end, and their tokens."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a text is to be written.
+
+    Attributes:
+        length: slots in all, the most tokens of the text.
+        sampler, steps, block: of `specbench generate`; None takes the model's own way.
+        sampling: how tokens are drawn.
+        seed: of the draws.
+    """
+
+    length: int
+    sampler: str | None = None
+    steps: int | None = None
+    block: int | None = None
+    sampling: Sampling = Sampling()
+    seed: int = 0
+
+
 class Generator(Protocol):
     """A model that writes text, step by step.
 
@@ -34,22 +58,8 @@ class Generator(Protocol):
     tokenizer: Any
     stop_ids: frozenset[int]
 
-    def steps(
-        self,
-        prompt: list[int],
-        *,
-        length: int,
-        sampler: str | None,
-        steps: int | None,
-        block: int | None,
-        sampling: Sampling,
-        seed: int,
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """The slots that each step filled, counted from the prompt's end, and their tokens.
-
-        Args:
-            length: slots in all, the most tokens of the text.
-            sampler, steps, block: None takes the model's own way.
+    def steps(self, prompt: list[int], wanted: Wanted) -> Iterator[Filled]:
+        """What each step filled.
 
         Raises:
             UserError: settings that this model cannot be run with.
@@ -65,19 +75,9 @@ class PlainDecoding:
         self.tokenizer = target.tokenizer
         self.stop_ids = target.stop_ids
 
-    def steps(
-        self,
-        prompt: list[int],
-        *,
-        length: int,
-        sampler: str | None,
-        steps: int | None,
-        block: int | None,
-        sampling: Sampling,
-        seed: int,
-    ) -> Iterator[tuple[list[int], list[int]]]:
+    def steps(self, prompt: list[int], wanted: Wanted) -> Iterator[Filled]:
         """See `Generator`; the next slot and its token, to the stop token."""
-        given = {"--sampler": sampler, "--steps": steps, "--block": block}
+        given = {"--sampler": wanted.sampler, "--steps": wanted.steps, "--block": wanted.block}
         wrong = [option for option, value in given.items() if value is not None]
         if wrong:
             raise UserError(
@@ -86,7 +86,14 @@ class PlainDecoding:
             )
         drafter = Autoregressive()
         drafter.bind(self._target.view())
-        output = generate(self._target, drafter, prompt, length, sampling=sampling, seed=seed)
+        output = generate(
+            self._target,
+            drafter,
+            prompt,
+            wanted.length,
+            sampling=wanted.sampling,
+            seed=wanted.seed,
+        )
         return (([slot], [token]) for slot, token in enumerate(output.tokens))
 
 

@@ -13,6 +13,7 @@ from drafters.diffusion.sampling import ORDERS, Choice, MultiBlock, Ranked, Step
 from drafters.diffusion.vocabulary import load_tokenizer
 from specbench.api import Sampling, UserError, seeded_generator
 from specbench.checkpoints import find_checkpoint, read_config
+from specbench.generation import Filled, Wanted
 
 MULTI_BLOCK = "multi_block"
 DEFAULT = "low_confidence"
@@ -32,18 +33,8 @@ class DiffusionGenerator:
         self.tokenizer = tokenizer
         self.stop_ids = model.stop_ids
 
-    def steps(
-        self,
-        prompt: list[int],
-        *,
-        length: int,
-        sampler: str | None,
-        steps: int | None,
-        block: int | None,
-        sampling: Sampling,
-        seed: int,
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """The slots that each forward filled, counted from the prompt's end, and their tokens.
+    def steps(self, prompt: list[int], wanted: Wanted) -> Iterator[Filled]:
+        """What each forward filled.
 
         Behind the block with the first stop token nothing is filled.
 
@@ -51,20 +42,20 @@ class DiffusionGenerator:
             UserError: a sampler, block or number of steps that does not go with the model or with
                 the rest, or a text longer than the context.
         """
-        name = sampler or DEFAULT
-        self._check(prompt, length, name, block)
-        generator = seeded_generator(seed, "draft", self.model.device)
+        name, length = wanted.sampler or DEFAULT, wanted.length
+        self._check(prompt, length, name, wanted.block)
+        generator = seeded_generator(wanted.seed, "draft", self.model.device)
         if name == MULTI_BLOCK:
-            if steps is not None:
+            if wanted.steps is not None:
                 raise UserError("multi_block takes as many steps as it needs: leave --steps out.")
-            size = block or self.model.block_size or 32
+            size = wanted.block or self.model.block_size or 32
             choice = MultiBlock(length, self.model.mask_id, self.stop_ids, size)
             windows: list[tuple[range, Choice]] = [(range(length), choice)]
         else:
             windows = self._ranked(
-                self._windows(len(prompt), length, block), steps, name, generator
+                self._windows(len(prompt), length, wanted.block), wanted.steps, name, generator
             )
-        for step in self._fill(prompt, length, windows, sampling, generator):
+        for step in self._fill(prompt, length, windows, wanted.sampling, generator):
             yield step.slots.tolist(), step.tokens.tolist()
 
     def _fill(

@@ -13,6 +13,7 @@ from diffusion_drafts import save_twin, tokenizer
 from drafters.diffusion.generate import DiffusionGenerator, load
 from specbench import chat, cli, zoo
 from specbench.api import Sampling, Target, UserError
+from specbench.generation import Filled, Wanted
 from specbench.testing import plain, tiny_target
 
 PROMPT = [7, 3, 21, 40, 3]
@@ -44,11 +45,8 @@ def causal(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Diffusio
     return found
 
 
-def run(
-    generator: DiffusionGenerator, length: int = 8, **given: Any
-) -> list[tuple[list[int], list[int]]]:
-    settings = {"sampler": None, "steps": None, "block": None, "sampling": Sampling(), "seed": 0}
-    return list(generator.steps(PROMPT, length=length, **(settings | given)))
+def run(generator: DiffusionGenerator, length: int = 8, **given: Any) -> list[Filled]:
+    return list(generator.steps(PROMPT, Wanted(length, **given)))
 
 
 def text(steps: list[tuple[list[int], list[int]]]) -> list[int]:
