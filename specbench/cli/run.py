@@ -228,8 +228,9 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_b
         return exit_code(stop)
     if outcome.finished_before:
         typer.echo(f"{folder} is finished; to measure it once more, give another --out.")
-    console.print(rich_table(summarise([folder], allow_broken=allow_broken)))
-    typer.echo(f"Records: {folder}")
+    summary = summarise([folder], allow_broken=allow_broken)
+    console.print(rich_table(summary, details=False))
+    typer.echo(f"Records: {folder}; `specbench report {folder}` says more of them.")
     if outcome.failed:
         typer.echo(
             f"{outcome.failed} of {plan.answers} samples failed; --retry-failed measures them once "

@@ -58,14 +58,17 @@ def caption(table: Table) -> list[str]:
         row = next(iter(line.values()))
         if not row.is_baseline:
             lines.append(f"Drafter {label}: {_drafter(row.cell)}.")
-    lines += advice(table)
-    lines += _self_tests(table)
-    lines += _repeated(table)
+    lines += remarks(table)
     lines += [f"Run {k} of {m.created}: `{m.command}`." for k, m in table.manifests.items()]
     return lines + list(dict.fromkeys(_machine(m.environment) for m in table.manifests.values()))
 
 
-def advice(table: Table) -> list[str]:
+def remarks(table: Table) -> list[str]:
+    """What a reader of the figures should know about them beside `METHOD`."""
+    return [*_advice(table), *_self_tests(table), *_repeated(table)]
+
+
+def _advice(table: Table) -> list[str]:
     """Where prompts are too few, and how many would do."""
     few: dict[str, int] = {}
     for _, row in table.rows:

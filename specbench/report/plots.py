@@ -43,10 +43,11 @@ Draw = Callable[[Axes, str, Lines], None]
 
 def figures(table: Table, heading: str) -> dict[str, Figure]:
     """By name, every picture that the table has the figures for."""
+    answered = {label: line for label, line in table.lines if any(r.answers for r in line.values())}
     lines = {
         label: line
-        for label, line in table.lines
-        if any(r.answers and not r.is_baseline for r in line.values())
+        for label, line in answered.items()
+        if not all(row.is_baseline for row in line.values())
     }
     if not lines:
         return {}
@@ -62,8 +63,8 @@ def figures(table: Table, heading: str) -> dict[str, Figure]:
         ),
         "aal-speedup": _panels(table, lines, _scatter, "speedup against AAL", curves),
     }
-    if any(row.entry.traced for line in lines.values() for row in line.values()):
-        drawn["time"] = _panels(table, lines, _time, "where a round's time goes", bars)
+    if any(row.entry.traced for line in answered.values() for row in line.values()):
+        drawn["time"] = _panels(table, answered, _time, "where a round's time goes", bars + 0.34)
         _colour_legend(drawn["time"], "phase", PHASES, COLOURS)
     tunings = _tunings(table)
     if tunings:
@@ -71,10 +72,7 @@ def figures(table: Table, heading: str) -> dict[str, Figure]:
         drawn["verify-cost"] = _verify_cost(tunings)
     for name in ("acceptance", "aal-speedup"):
         _legend(drawn[name], lines)
-    lengths = [str(length) for length in range(1, _longest(lines) + 1)]
-    if len(lengths) == LONGEST:
-        lengths[-1] += " or more"
-    _colour_legend(drawn["rounds"], "tokens emitted in the round", lengths, _ramp(len(lengths)))
+    _rounds_legend(drawn["rounds"], lines)
     for figure in drawn.values():
         title = figure.get_suptitle()
         figure.suptitle(f"{heading}: {title}", fontsize=11, x=0.01, ha="left")
@@ -115,7 +113,7 @@ def _write(figure: Figure, file: Any, kind: str) -> None:
     """The same bytes every time: no date, and ids from a fixed salt."""
     with mpl.rc_context({"svg.hashsalt": "specbench", "svg.fonttype": "path"}):
         figure.savefig(
-            file, format=kind, dpi=150, bbox_inches="tight",
+            file, format=kind, dpi=150,
             metadata={"Date": None} if kind == "svg" else {"Software": "specbench"},
         )  # fmt: skip
 
@@ -152,7 +150,7 @@ def _speedup(axis: Axes, suite: str, lines: Lines) -> None:
 
 
 def _aal(axis: Axes, suite: str, lines: Lines) -> None:
-    _bars(axis, suite, lines, lambda row: row.aal_pooled, "{:.2f}")
+    _bars(axis, suite, lines, lambda row: row.aal_pooled, "{:.2f}", _without_loops)
     axis.axvline(1, color="black", linewidth=1)
     for place, line in enumerate(lines.values()):
         if suite in line and _without_loops(line[suite]):
@@ -161,11 +159,17 @@ def _aal(axis: Axes, suite: str, lines: Lines) -> None:
 
 
 def _bars(
-    axis: Axes, suite: str, lines: Lines, figure_of: Callable[[Row], Estimate], form: str
+    axis: Axes,
+    suite: str,
+    lines: Lines,
+    figure_of: Callable[[Row], Estimate],
+    form: str,
+    point_of: Callable[[Row], float] = lambda row: 0.0,
 ) -> None:
-    """Bars with intervals; the figure and its marks stand beyond them and beyond 1."""
+    """Bars with intervals; figure and marks stand beyond them, beyond 1 and the row's point."""
     rows = [line.get(suite) for line in lines.values()]
-    reach = max([1.0, *(_end(figure_of(row), row) for row in rows if row)])
+    ends = [max(point_of(row), _end(figure_of(row))) if row else 0.0 for row in rows]
+    reach = max([1.0, *ends])
     for place, row in enumerate(rows):
         estimate = figure_of(row) if row else NONE
         if row is None or estimate.value is None:
@@ -180,14 +184,14 @@ def _bars(
         if estimate.interval:
             axis.hlines(place, *estimate.interval, color="black", linewidth=1.4)
         text = ", ".join([form.format(estimate.value), *marks(row)])
-        start = max(1.0, _end(estimate, row)) + reach * 0.03
+        start = max(1.0, ends[place]) + reach * 0.03
         axis.text(start, place, text, va="center", fontsize=7.5)
     crowded = any(marks(row) for row in rows if row)
     axis.set_xlim(0, max(reach, 1.4) * (1.5 if crowded else 1.2))
 
 
-def _end(estimate: Estimate, row: Row) -> float:
-    return float(max([estimate.value or 0.0, *(estimate.interval or ()), _without_loops(row)]))
+def _end(estimate: Estimate) -> float:
+    return max(estimate.value or 0.0, *(estimate.interval or (0.0,)))
 
 
 def _without_loops(row: Row) -> float:
@@ -209,6 +213,13 @@ def _rounds(axis: Axes, suite: str, lines: Lines) -> None:
             left += share
     axis.set_xlim(0, 1)
     axis.set_xlabel("share of rounds", fontsize=9)
+
+
+def _rounds_legend(figure: Figure, lines: Lines) -> None:
+    lengths = [str(length) for length in range(1, _longest(lines) + 1)]
+    if len(lengths) == LONGEST:
+        lengths[-1] += " or more"
+    _colour_legend(figure, "tokens emitted in the round", lengths, _ramp(len(lengths)))
 
 
 def _longest(lines: Lines) -> int:

@@ -48,7 +48,7 @@ def details(table: Table) -> Grid:
         (
             label,
             row.cell.suite,
-            _n(row),
+            prompts(row),
             number(row.aal_pooled),
             number(row.aal_macro),
             number(row.tokens_per_second, digits=1),
@@ -110,7 +110,13 @@ def _milliseconds(one: Split) -> list[str]:
 def acceptance(table: Table) -> Grid | None:
     """Acceptance at depth 1, 2, ...; None where nothing was accepted."""
     rows = [
-        (label, row.cell.suite, _n(row), _at_depths(row.acceptance), _at_depths(row.conditional))
+        (
+            label,
+            row.cell.suite,
+            prompts(row),
+            _at_depths(row.acceptance),
+            _at_depths(row.conditional),
+        )
         for label, row in table.rows
         if row.acceptance
     ]
@@ -121,15 +127,16 @@ def acceptance(table: Table) -> Grid | None:
     return Grid("Acceptance by depth", header, tuple(rows)) if rows else None
 
 
-def number(estimate: Estimate, digits: int = 2, *, percent: bool = False) -> str:
-    """A figure with its interval, ``3.10 [2.90, 3.30]``."""
+def number(estimate: Estimate, digits: int = 2, *, percent: bool = False, unit: str = "") -> str:
+    """A figure with its interval, ``3.10x [2.90, 3.30]``."""
     if estimate.value is None:
         return ABSENT
     scale, digits = (100, 0) if percent else (1, digits)
-    return f"{estimate.value * scale:.{digits}f} {_interval(estimate.interval, digits, scale)}"
+    figure = f"{estimate.value * scale:.{digits}f}{unit}"
+    return f"{figure} {_interval(estimate.interval, digits, scale)}"
 
 
-def _interval(interval: Interval | None, digits: int, scale: int = 1) -> str:
+def _interval(interval: Interval | None, digits: int, scale: int) -> str:
     if interval is None:
         return "[no interval]"
     return "[" + ", ".join(f"{end * scale:.{digits}f}" for end in interval) + "]"
@@ -138,11 +145,9 @@ def _interval(interval: Interval | None, digits: int, scale: int = 1) -> str:
 def _times(estimate: Estimate, row: Row) -> str:
     if row.withheld:
         return "withheld"
-    if estimate.value is None:
-        return ABSENT
-    if row.is_baseline:
+    if row.is_baseline and estimate.value is not None:
         return "1 (baseline)"
-    return f"{estimate.value:.2f}x {_interval(estimate.interval, 2)}"
+    return number(estimate, unit="x")
 
 
 def _told_apart(pair: Versus) -> str:
@@ -159,15 +164,20 @@ def _headline_cell(row: Row | None) -> str:
         return ABSENT
     if row.answers == 0:
         return f"no answer ({row.failed} failed)"
-    second = (
-        f"{number(row.tokens_per_second, digits=1)} tokens/s"
-        if row.is_baseline
-        else f"AAL {number(row.aal_pooled)}"
-    )
+    second = _tokens_per_second(row) if row.is_baseline else f"AAL {number(row.aal_pooled)}"
     first = _times(row.speedup, row)
     if row.speedup.n != row.aal_pooled.n and row.speedup.value is not None:
         first += f" (n={row.speedup.n})"
-    return "\n".join([first, f"{second} (n={_n(row)})", *_without_loops(row), *marks(row)])
+    return "\n".join([first, f"{second} (n={prompts(row)})", *_without_loops(row), *marks(row)])
+
+
+def speed(row: Row) -> str:
+    """The speedup; of the baseline, which has none, the speed that it is measured against."""
+    return _tokens_per_second(row) if row.is_baseline else _times(row.speedup, row)
+
+
+def _tokens_per_second(row: Row) -> str:
+    return number(row.tokens_per_second, digits=1, unit=" tokens/s")
 
 
 def _without_loops(row: Row) -> list[str]:
@@ -187,7 +197,8 @@ def marks(row: Row) -> list[str]:
     return found + (["LOOPS"] if row.mostly_loops else [])
 
 
-def _n(row: Row) -> str:
+def prompts(row: Row) -> str:
+    """Prompts with an answer, and how many there should be where some have none."""
     n = row.aal_pooled.n
     return str(n) if n == row.planned else f"{n} of {row.planned}"
 

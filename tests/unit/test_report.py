@@ -1,17 +1,20 @@
 """Which cells meet in a table, what a row says, and what is refused."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console, RenderableType
 
 from specbench.errors import UserError
 from specbench.records import MANIFEST, SAMPLES, Cell, ModelId, Sample, Verdict, to_line
 from specbench.report import Row, render, rich_table, run_folders, summarise
-from tests.unit.run_records import BASELINE, LOOKUP, answer, write
+from tests.unit.run_records import BASELINE, LOOKUP, answer, looped, write
 
 
 def failure(cell: Cell, sample: str) -> Sample:
@@ -249,7 +252,7 @@ def shown(table: RenderableType) -> str:
 
 def test_the_terminal_shows_the_same_figures(tmp_path: Path) -> None:
     samples = [answer(BASELINE, s, 2, 3.0) for s in "pq"]
-    samples += [answer(LOOKUP, s, 4, 4.0) for s in "pq"]
+    samples += [answer(LOOKUP, s, 4, 4.0, "identical") for s in "pq"]
     summary = summarise([write(tmp_path / "run", [BASELINE, LOOKUP], samples)])
     figures, intervals = shown(rich_table(summary)).split(LOOKUP.drafter)[1].split("\n")[:2]
     assert figures.split() == ["1.50x", "4.00", "0", "0"]
@@ -261,9 +264,8 @@ def test_the_terminal_shows_the_same_figures(tmp_path: Path) -> None:
 def test_on_a_narrow_terminal_only_names_are_folded(tmp_path: Path) -> None:
     """Loops bring the widest headline; a figure is never torn, nor does a line run over."""
     named = replace(LOOKUP, drafter="a-drafter-with-a-name-of-some-length")
-    looped = replace(answer(named, "p", 4, 4.0, "identical"), output=(1, 2) * 2 + (1,))
     samples = [answer(BASELINE, s, 2, 3.0) for s in "pq"]
-    samples += [looped, answer(named, "q", 4, 4.0, "identical")]
+    samples += [looped(named, "p"), answer(named, "q", 4, 4.0, "identical")]
     text = shown(rich_table(summarise([write(tmp_path / "run", [BASELINE, named], samples)])))
     assert "AAL without" in text
     assert "n=2, identical" in text

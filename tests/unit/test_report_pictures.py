@@ -19,7 +19,7 @@ from specbench.records import Cell, Sample, Verdict
 from specbench.report import plots, render, summarise
 from specbench.traces import Trace, to_line
 from specbench.tune import Depth, Tuned, Tuning, VerifyCost, to_json
-from tests.unit.run_records import BASELINE, LOOKUP, answer, write
+from tests.unit.run_records import BASELINE, LOOKUP, answer, looped, write
 
 SUITES = ("gsm8k", "math-500", "humaneval", "mt-bench")
 
@@ -50,9 +50,7 @@ def drawn(of: Cell, sample: str, number: int, first: bool) -> Sample:
     if number == 1 and first:
         return dataclasses.replace(plain, verdict=Verdict("broken", 1, 2.0))
     if number == 2:
-        return dataclasses.replace(
-            plain, output=(1, 2) * 10, rounds=((9, 9, 10), (9, 8, 9)), decode_seconds=2.0
-        )
+        return looped(of, sample)
     return plain
 
 
@@ -105,6 +103,27 @@ def test_bars_say_what_the_table_says(tmp_path: Path) -> None:
     texts = [text.get_text() for text in axis.texts]
     assert texts == ["2.00x", "no figure, BROKEN", "9.50x, LOOPS"]
     assert [bar.get_width() for bar in axis.patches] == pytest.approx([2.0, 9.5])
+
+
+def test_a_figure_stands_beside_its_own_bar(tmp_path: Path) -> None:
+    """Long acceptance without loops moves the text of AAL, which shows it, and of nothing else."""
+    samples = [answer(BASELINE, s, 2, 2.0) for s in "pq"]
+    samples += [looped(LOOKUP, "p"), answer(LOOKUP, "q", 40, 4.0, "identical")]
+    [table] = summarise([write(tmp_path / "run", [BASELINE, LOOKUP], samples)]).tables
+    drawn_figures = plots.figures(table, "tiny")
+    [bar], [text] = drawn_figures["speedup"].axes[0].patches, drawn_figures["speedup"].axes[0].texts
+    assert bar.get_width() < text.get_position()[0] < 1.2 * bar.get_width()
+    assert drawn_figures["aal"].axes[0].texts[0].get_position()[0] > 40
+
+
+def test_the_baseline_s_time_stands_beside_the_drafters(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", [BASELINE, LOOKUP])
+    traces = [Trace(c.id, "p", 1, 2, 6, 10, {"verify": 0.006}) for c in (BASELINE, LOOKUP)]
+    (folder / "traces.jsonl").write_text("".join(map(to_line, traces)))
+    [axis] = plots.figures(summarise([folder]).tables[0], "tiny")["time"].axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["autoregressive", "prompt-lookup"]
+    assert [text.get_text() for text in axis.texts] == [" 3 ms", " 3 ms"]
 
 
 def test_plots_are_written_as_png_and_svg(tmp_path: Path) -> None:
