@@ -92,11 +92,12 @@ def test_scores_are_the_log_probabilities_of_the_paths(seed: int, top_k: int, de
 @given(st.integers(0, 1000), st.integers(1, 6))
 def test_a_chain_is_the_greedy_path(seed: int, count: int) -> None:
     source = Source(seed, 0)
-    tokens = chain(source.row(())[None], count, source.expand)
+    logits, tokens = chain(source.row(())[None], count, source.expand)
     want: tuple[int, ...] = ()
     for _ in range(count):
         want = (*want, int(source.row(want).argmax()))
     assert tuple(tokens.tolist()) == want
+    assert logits.tolist() == [float(source.row(want[:i]).max()) for i in range(count)]
     alone = grow(Source(seed, 0).row(())[None], 1, count - 1, Source(seed, 0).expand)
     assert alone.tokens.tolist() == tokens.tolist()
 
