@@ -85,7 +85,7 @@ def _advice(table: Table) -> list[str]:
     wanted = [
         (prompts_for(row.speedup, PRECISION) or 0, label, row)
         for label, row in table.rows
-        if not row.is_baseline and row.cell.drafter != SELF_TEST
+        if row.is_method
     ]
     prompts, label, row = max(wanted, key=lambda w: w[0], default=(0, "", table.rows[0][1]))
     if prompts > row.speedup.n:

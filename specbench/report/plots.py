@@ -229,7 +229,7 @@ def _longest(lines: Lines) -> int:
 
 
 def _ramp(lengths: int) -> list[Any]:
-    return list(mpl.colormaps["cividis"](np.linspace(0, 1, lengths)))
+    return list(mpl.colormaps["viridis"](np.linspace(0, 1, lengths) ** 0.75))
 
 
 def _rows(lines: Lines, suite: str) -> list[Row]:

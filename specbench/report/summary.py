@@ -69,6 +69,12 @@ class Row:
         """Whether it is the autoregressive one."""
         return self.entry.is_baseline
 
+    @property
+    def is_method(self) -> bool:
+        """Whether it can be chosen: no baseline, under whatever name, and no foreknowledge."""
+        controls = self.cell.drafter == SELF_TEST or self.cell.details.get("rehearsed", False)
+        return not (self.is_baseline or controls)
+
 
 @dataclass(frozen=True)
 class Versus:
@@ -169,11 +175,7 @@ def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
 
 def _versus(suite: str, lines: dict[str, dict[str, Row]]) -> list[Versus]:
     rows = {label: line[suite] for label, line in lines.items() if suite in line}
-    speeds = {
-        label: row.speedup.value or 0
-        for label, row in rows.items()
-        if not row.is_baseline and row.cell.drafter != SELF_TEST
-    }
+    speeds = {label: row.speedup.value or 0 for label, row in rows.items() if row.is_method}
     if not any(speeds.values()):
         return []
     fastest = max(speeds, key=lambda label: speeds[label])

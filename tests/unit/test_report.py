@@ -224,14 +224,20 @@ def test_a_self_test_says_what_the_machine_cannot_tell_apart(tmp_path: Path) -> 
     assert "Self-test on smoke: the baseline against itself leaves 20.0% open" in text
 
 
-def test_a_self_test_is_not_the_fastest_drafter(tmp_path: Path) -> None:
-    """Where all drafters lose, the baseline under another name is no one to be compared with."""
-    again = replace(BASELINE, drafter="self-test", rule="walk")
-    samples = [answer(cell, s, 2, 1.0, "identical") for cell in (BASELINE, again) for s in "pq"]
+@pytest.mark.parametrize(
+    "control",
+    [
+        replace(BASELINE, drafter="self-test", rule="walk"),
+        replace(LOOKUP, drafter="knows-the-answer", details={"rehearsed": True}),
+    ],
+)
+def test_a_control_is_not_the_fastest_drafter(tmp_path: Path, control: Cell) -> None:
+    """No one chooses the baseline under another name, or a drafter that knows the answer."""
+    samples = [answer(cell, s, 2, 1.0, "identical") for cell in (BASELINE, control) for s in "pq"]
     samples += [answer(LOOKUP, s, 2, 3.0, "identical") for s in "pq"]
     dflash = replace(LOOKUP, drafter="dflash")
     samples += [answer(dflash, s, 2, 2.0, "identical") for s in "pq"]
-    folder = write(tmp_path / "run", [BASELINE, again, LOOKUP, dflash], samples)
+    folder = write(tmp_path / "run", [BASELINE, control, LOOKUP, dflash], samples)
     [table] = summarise([folder]).tables
     assert [(v.label, v.fastest) for v in table.versus] == [("prompt-lookup", "dflash")]
 
