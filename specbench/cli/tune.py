@@ -8,6 +8,7 @@ import typer
 
 from specbench.cli.shared import names, silence
 from specbench.errors import UserError
+from specbench.options import as_typed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -133,7 +134,7 @@ def _plain(title: str) -> "Table":
 
 
 def _table(tuned: "Tuned") -> "Table":
-    options = ", ".join(f"{k}={v}" for k, v in tuned.options.items() if v is not None)
+    options = ", ".join(f"{k}={as_typed(v)}" for k, v in tuned.options.items() if v is not None)
     table = _plain(f"{tuned.drafter} ({options})")
     for name in (
         "depth", "rows", "AAL", "draft ms", "verify ms", "pays at", "model", "measured",
@@ -170,7 +171,7 @@ def _labels(drafters: Sequence["Tuned"]) -> list[str]:
     labels = []
     for tuned in drafters:
         same = [other for other in drafters if other.drafter == tuned.drafter]
-        notes = distinguish([{k: str(v) for k, v in one.options.items()} for one in same])
+        notes = distinguish([{k: as_typed(v) for k, v in one.options.items()} for one in same])
         note = notes[next(i for i, one in enumerate(same) if one is tuned)]
         labels.append(f"{tuned.drafter} ({note})" if note else tuned.drafter)
     return labels
