@@ -40,7 +40,9 @@ def notes(check: Check) -> list[str]:
         lines.append("Speed is not judged, since the machines differ: " + "; ".join(check.machine))
     counts = {f.stage: f.among for f in check.findings if f.among}
     if counts:
-        judged = " and ".join(f"{n} {stage} figure{'s' if n > 1 else ''}" for stage, n in counts.items())
+        judged = " and ".join(
+            f"{n} {stage} figure{'s' if n > 1 else ''}" for stage, n in counts.items()
+        )
         lines.append(
             f"Judged: {judged}; one fails if its loss exceeds the tolerance and the interval of "
             'the change excludes "no change" even where all of a kind share its 5 % (printed: each '
