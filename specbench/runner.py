@@ -312,10 +312,11 @@ class _Run:
         return sample
 
     def _release(self, cells: dict[str, Cell], ask: Ask | Failure, baseline: Key) -> None:
-        """Judge what was held; only samples of the turn at hand ever are."""
-        for sample in list(self.store.held.values()):
-            cell = cells[sample.cell]
-            self.observer.judged(cell, self._keep(cell, sample, ask, baseline))
+        """Judge what was held of this turn; a later one may wait since an earlier process."""
+        for key, sample in list(self.store.held.items()):
+            if key[0] in cells and key[1:] == baseline[1:]:
+                cell = cells[key[0]]
+                self.observer.judged(cell, self._keep(cell, sample, ask, baseline))
 
     def _verdict(self, cell: Cell, sample: Sample, baseline: Sample, ask: Ask | Failure) -> Verdict:
         if not cell.lossless:

@@ -18,6 +18,7 @@ from specbench.errors import UserError
 from specbench.plan import Plan, Settings, make_plan
 from specbench.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.runner import run as run_plan
+from specbench.store import HELD
 
 
 class Silent:
@@ -227,6 +228,35 @@ def test_failed_samples_are_measured_once_more_and_no_others(
         assert (after[key] == sample) == (sample.status == "ok")
     again = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
     assert again.finished_before
+
+
+class Killing(Silent):
+    """The drafter fails once; the run is stopped where the baseline is asked a second time."""
+
+    asked = 0
+
+    def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
+        self.asked += cell.rule == "none"
+        if self.asked == 2:
+            raise KeyboardInterrupt
+
+    def measured(self, cell: Cell, sample: Sample) -> None:
+        if sample.status != "ok":
+            Sick.fault = None
+
+
+def test_a_held_answer_waits_while_an_earlier_prompt_is_measured_again(
+    target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
+) -> None:
+    sick.setattr(Sick, "fault", raiser(RuntimeError("flaky")))
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(plan(target), tmp_path / "r", "c", Killing())
+    held = list(load_samples(tmp_path / "r", HELD))
+    assert [s.sample for s in held] == [plan(target).suites[0].prompts[1].id]
+    run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
+    found = by_drafter(tmp_path / "r", "sick")
+    assert len(found) == 2
+    assert {s.verdict for s in found} == {Verdict("identical")}
 
 
 def unbinding(target: Path, folder: Path, sick: pytest.MonkeyPatch, **changes: Any) -> None:
