@@ -40,7 +40,8 @@ class Options:
         weight: of the diffusion model in a path's score (lambda); the scorer has the rest.
         mass: probability that a position's candidates hold together (tau).
         max_candidates: the most candidates of a position, the stop token aside.
-        stop_rule: where a path may end in the stop token, one of `lattice.STOP_RULES`.
+        stop_rule: where a path may end in the stop token: "first-raw", "natural", "mean" or
+            "literal" (`lattice.STOP_RULES`).
         adaptive: adapt the draft length from round to round (ADL).
         k_min, k_max, delta, rho: of the adaptive length; see `AdaptiveLength`.
         tokens: the draft length without ``adaptive``.

@@ -1,14 +1,23 @@
 """`specbench list`: what can be run."""
 
+import inspect
+import re
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from specbench import pairs, registry, suite
+from specbench.options import as_typed
 
-app = typer.Typer(no_args_is_help=True, help="List drafters, suites, or published drafts.")
+app = typer.Typer(
+    no_args_is_help=True, help="List drafters and their options, suites, or published drafts."
+)
+ATTRIBUTE = re.compile(r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)", re.MULTILINE)
+"""An entry of a docstring's Attributes: names, and what they mean."""
 
 
 @app.command()
@@ -16,6 +25,34 @@ def drafters() -> None:
     """Every installed drafter and the distribution it comes from."""
     rows = [(one.name, one.entry.value, one.distribution) for one in registry.registered()]
     _print(("drafter", "class", "distribution"), rows)
+
+
+@app.command()
+def options(
+    drafter: Annotated[str, typer.Argument(help="Its name, e.g. dflash.")],
+) -> None:
+    """What can be set of a drafter, by --set DRAFTER.KEY=VALUE or DRAFTER[KEY=VALUE]."""
+    kind = registry.drafter_class(drafter).Options
+    meanings = _meanings(kind)
+    rows = [
+        (
+            field.name,
+            "needed" if field.default is MISSING else as_typed(field.default),
+            meanings.get(field.name, ""),
+        )
+        for field in fields(kind)
+    ]
+    _print(("option", "default", "meaning"), rows)
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """What the docstrings of a dataclass and its bases say of its fields."""
+    return {
+        name: " ".join(text.replace("`", "").split())
+        for one in reversed(kind.__mro__)
+        for names, text in ATTRIBUTE.findall(inspect.cleandoc(one.__doc__ or ""))
+        for name in names.split(", ")
+    }
 
 
 @app.command()
@@ -48,7 +85,9 @@ def _print(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         for row in (columns, *rows):
             typer.echo("\t".join(row))
         return
-    table = Table(*columns)
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)

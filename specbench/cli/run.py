@@ -59,7 +59,8 @@ def run(
         typer.Option(
             "--set",
             metavar="DRAFTER.KEY=VALUE",
-            help="An option of a drafter, e.g. `dflash.block_size=8`; may be repeated.",
+            help="An option of a drafter, e.g. `dflash.block_size=8`; may be repeated. `specbench "
+            "list options NAME` shows them.",
             rich_help_panel=MODELS,
         ),
     ] = None,
@@ -230,7 +231,7 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_b
         typer.echo(f"{folder} is finished; to measure it once more, give another --out.")
     summary = summarise([folder], allow_broken=allow_broken)
     console.print(rich_table(summary, details=False))
-    typer.echo(f"Records: {folder}; `specbench report {folder}` says more of them.")
+    typer.echo(f"Records: {folder}\nMore of them: specbench report {folder}")
     if outcome.failed:
         typer.echo(
             f"{outcome.failed} of {plan.answers} samples failed; --retry-failed measures them once "

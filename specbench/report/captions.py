@@ -65,7 +65,7 @@ def caption(table: Table) -> list[str]:
 
 def remarks(table: Table) -> list[str]:
     """What a reader of the figures should know about them beside `METHOD`."""
-    return [*_advice(table), *_self_tests(table), *_repeated(table)]
+    return [*_advice(table), *_untested(table), *_self_tests(table), *_repeated(table)]
 
 
 def _advice(table: Table) -> list[str]:
@@ -94,6 +94,17 @@ def _advice(table: Table) -> list[str]:
             f"has {row.speedup.n} would bring it to ±{PRECISION:.0%}."
         )
     return lines
+
+
+def _untested(table: Table) -> list[str]:
+    """Drafters whose texts could not be compared, and what tests them instead."""
+    rows = [row for _, row in table.rows if row.lossless == "untested" and row.answers]
+    names = dict.fromkeys(row.cell.drafter for row in rows if row.cell.rule == "reject")
+    return [
+        f"Untested: {name} keeps the target's distribution, not its text; test that with "
+        f"`specbench verify --drafter {name} --temperature {table.any_cell.temperature:g}`."
+        for name in names
+    ]
 
 
 def _self_tests(table: Table) -> list[str]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from specbench import __version__, cli
 
@@ -37,6 +38,21 @@ def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_and_lists_need_no_torch(arguments: list[str], expected: str) -> None:
     done = without_torch(*arguments)
     assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("drafter", "expected"),
+    [
+        ("dflash", "candidates\t1\tmore than one verifies"),
+        ("eagle3-chain8", "top_k\t1\tnodes expanded a level"),  # Said in the base of its base.
+        ("specdiff2", "tokens\t16\tthe most tokens drafted a round."),
+        ("autoregressive", "option\tdefault\tmeaning"),
+    ],
+)
+def test_a_drafter_s_options_are_listed(drafter: str, expected: str) -> None:
+    done = CliRunner().invoke(cli.app, ["list", "options", drafter])
+    assert done.exit_code == 0
     assert expected in done.stdout
 
 

@@ -224,6 +224,18 @@ def test_a_self_test_says_what_the_machine_cannot_tell_apart(tmp_path: Path) -> 
     assert "Self-test on smoke: the baseline against itself leaves 20.0% open" in text
 
 
+def test_what_is_untested_says_what_tests_it(tmp_path: Path) -> None:
+    drawn = replace(LOOKUP, drafter="draft-model", rule="reject", temperature=1.0)
+    cells = [
+        replace(BASELINE, temperature=1.0),
+        drawn,
+        replace(drawn, drafter="dflash", rule="walk"),
+    ]
+    text = render(summarise([write(tmp_path / "run", cells)]), "markdown")
+    assert "`specbench verify --drafter draft-model --temperature 1`" in text
+    assert "verify --drafter dflash" not in text
+
+
 @pytest.mark.parametrize(
     "control",
     [
