@@ -1,12 +1,5 @@
 """All that a drafter's author may import."""
 
-from specbench.adaptive import AdaptiveLength, before_stop
-from specbench.candidates import (
-    check_candidates,
-    draw_candidates,
-    merge_chains,
-    with_candidates,
-)
 from specbench.core.drafter import (
     Autoregressive,
     Commit,
@@ -20,6 +13,13 @@ from specbench.core.kv import KVCache, cache_argument
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
+from specbench.drafting.adaptive import AdaptiveLength, before_stop
+from specbench.drafting.candidates import (
+    check_candidates,
+    draw_candidates,
+    merge_chains,
+    with_candidates,
+)
 from specbench.errors import UserError
 
 __all__ = [

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from drafters.dflash.config import DFlashConfig, dump_config, parse_config
 from drafters.dflash.model import DFlashModel
-from specbench.checkpoints import check_shapes, open_tensors, read_config
+from specbench.drafting.checkpoints import check_shapes, open_tensors, read_config
 
 _JOINED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.api import UserError
-from specbench.checkpoints import ConfigReader
+from specbench.drafting.checkpoints import ConfigReader
 
 ARCHITECTURE = "DFlashDraftModel"
 DRAFT_KEYS = {

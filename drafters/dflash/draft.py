@@ -27,8 +27,8 @@ from specbench.api import (
     seeded_generator,
     with_candidates,
 )
-from specbench.checkpoints import find_checkpoint
-from specbench.layers import RopeTables, attention
+from specbench.drafting.checkpoints import find_checkpoint
+from specbench.drafting.layers import RopeTables, attention
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drafters.dflash.config import DFlashConfig
-from specbench.layers import Norm, Rope, heads_of, rms_norm, rotate
+from specbench.drafting.layers import Norm, Rope, heads_of, rms_norm, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q ``[..., B, h, d]``, k and v ``[..., B, g, d]``) to ``[..., B, h * d]``."""

@@ -15,9 +15,9 @@ from drafters.dflash.config import DFlashConfig, default_layer_ids, dump_config,
 from drafters.dflash.draft import check_fit, visible
 from drafters.dflash.model import Attention, DFlashModel
 from specbench.api import TargetView, UserError
-from specbench.checkpoints import find_checkpoint
-from specbench.layers import Rope, RopeTables
-from specbench.training.batches import Batch
+from specbench.drafting.checkpoints import find_checkpoint
+from specbench.drafting.layers import Rope, RopeTables
+from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.masking import Blocks, draw_blocks, mask_token
 from specbench.training.recipe import Recipe

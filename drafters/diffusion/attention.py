@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from specbench.layers import grouped_attention
+from specbench.drafting.layers import grouped_attention
 
 NAME = "specbench_open"
 

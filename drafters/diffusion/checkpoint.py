@@ -23,7 +23,7 @@ from transformers import (
 
 from drafters.diffusion.families import Family
 from specbench.api import UserError
-from specbench.checkpoints import StoredTensors, check_shapes, open_tensors
+from specbench.drafting.checkpoints import StoredTensors, check_shapes, open_tensors
 
 ARCHITECTURES = {
     "llama": (LlamaConfig, LlamaForCausalLM),

@@ -12,8 +12,8 @@ from drafters.diffusion.model import DiffusionModel
 from drafters.diffusion.sampling import ORDERS, Choice, MultiBlock, Ranked, Step, denoise, even
 from drafters.diffusion.vocabulary import load_tokenizer
 from specbench.api import Sampling, UserError, seeded_generator
-from specbench.checkpoints import find_checkpoint, read_config
-from specbench.generation import Filled, Wanted
+from specbench.drafting.checkpoints import find_checkpoint, read_config
+from specbench.run.generation import Filled, Wanted
 
 MULTI_BLOCK = "multi_block"
 DEFAULT = "low_confidence"

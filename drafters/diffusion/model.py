@@ -14,7 +14,7 @@ from drafters.diffusion.checkpoint import base_config, load_decoder, save_decode
 from drafters.diffusion.families import Family, recognise
 from drafters.diffusion.prefix import Prefix
 from specbench.api import KVCache, UserError, cache_argument
-from specbench.checkpoints import find_checkpoint, read_config
+from specbench.drafting.checkpoints import find_checkpoint, read_config
 
 
 class DiffusionModel(nn.Module):

@@ -21,7 +21,7 @@ from drafters.diffusion.windows import (
     window_logits,
 )
 from specbench.api import UserError
-from specbench.training.batches import Batch
+from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.masking import Blocks, draw_blocks, mask_token
 from specbench.training.recipe import Recipe

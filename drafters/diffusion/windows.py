@@ -7,7 +7,7 @@ from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
 from specbench.api import UserError
-from specbench.training.batches import Batch
+from specbench.training.corpus.batches import Batch
 from specbench.training.masking import Blocks, draw_blocks
 
 FIGURE_WINDOWS = 8

@@ -16,7 +16,7 @@ from drafters.eagle.config import EagleConfig, dump_config
 from drafters.eagle.layout import parse_config
 from drafters.eagle.model import Eagle3Model, EagleModel
 from specbench.api import UserError
-from specbench.checkpoints import Shape, check_shapes, open_tensors, read_config
+from specbench.drafting.checkpoints import Shape, check_shapes, open_tensors, read_config
 
 AnyEagle = Eagle3Model | EagleModel
 

@@ -15,8 +15,8 @@ from drafters.eagle.config import EagleConfig
 from drafters.eagle.session import ChainSession, FixedSession, TreeSession
 from drafters.eagle.tree import FIXED_TREE
 from specbench.api import Drafter, DraftSession, Request, TargetView, UserError
-from specbench.checkpoints import find_checkpoint
-from specbench.layers import RopeTables
+from specbench.drafting.checkpoints import find_checkpoint
+from specbench.drafting.layers import RopeTables
 
 
 @dataclass(frozen=True)

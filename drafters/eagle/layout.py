@@ -12,7 +12,7 @@ from typing import Any
 
 from drafters.eagle.config import EagleConfig
 from specbench.api import UserError
-from specbench.checkpoints import ConfigReader
+from specbench.drafting.checkpoints import ConfigReader
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensor names, in the official spelling, to shapes."""

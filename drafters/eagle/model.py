@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drafters.eagle.config import EagleConfig
-from specbench.layers import Norm, Rope, heads_of, rotate
+from specbench.drafting.layers import Norm, Rope, heads_of, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q ``[..., n, h, d]``, k and v ``[..., n, g, d]``) to ``[..., n, h * d]``."""

@@ -18,7 +18,7 @@ from specbench.api import (
     probabilities,
     seeded_generator,
 )
-from specbench.layers import attention
+from specbench.drafting.layers import attention
 
 if TYPE_CHECKING:
     from drafters.eagle.draft import Eagle, Eagle3

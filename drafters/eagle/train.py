@@ -22,12 +22,12 @@ from drafters.eagle.config import EagleConfig
 from drafters.eagle.draft import check_fit
 from drafters.eagle.model import Eagle3Model
 from specbench.api import TargetView, UserError
-from specbench.checkpoints import find_checkpoint
-from specbench.layers import rope_table
-from specbench.training.batches import Batch
+from specbench.drafting.checkpoints import find_checkpoint
+from specbench.drafting.layers import rope_table
+from specbench.training.corpus.batches import Batch
+from specbench.training.corpus.tokenizer import Encoded
 from specbench.training.features import FrozenTarget
 from specbench.training.recipe import Recipe
-from specbench.training.tokenizer import Encoded
 
 
 @dataclass(frozen=True)

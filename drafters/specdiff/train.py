@@ -26,7 +26,7 @@ from drafters.diffusion.windows import (
 )
 from drafters.specdiff.lora import add_adapters, merged
 from specbench.api import UserError
-from specbench.training.batches import Batch
+from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.masking import Blocks, draw_blocks
 from specbench.training.recipe import Recipe

@@ -50,7 +50,7 @@ def check(
 
     Exit codes: 0 fine, 1 regression, 2 usage or unreadable, 3 not comparable.
     """
-    from specbench.records import MANIFEST
+    from specbench.records.records import MANIFEST
     from specbench.regression.check import check as judge
 
     if not (baseline / MANIFEST).exists() and not update:
@@ -147,8 +147,8 @@ def _write(path: Path, text: str) -> None:
 
 def _replace(baseline: Path, candidate: Path) -> None:
     """The candidate's manifest, samples and traces take the baseline's place."""
-    from specbench.records import MANIFEST, SAMPLES, load_manifest
-    from specbench.traces import TRACES
+    from specbench.records.records import MANIFEST, SAMPLES, load_manifest
+    from specbench.records.traces import TRACES
 
     load_manifest(candidate)
     if candidate.resolve() == baseline.resolve():

@@ -8,7 +8,7 @@ from specbench.cli import shared
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.generation import Generator
+    from specbench.run.generation import Generator
 
 MASK = "·"
 
@@ -65,8 +65,8 @@ def generate(
     """
     import torch
 
-    from specbench.generation import Wanted, load_generator
-    from specbench.plan import DTYPES, choose_device, choose_dtype
+    from specbench.inputs.plan import DTYPES, choose_device, choose_dtype
+    from specbench.run.generation import Wanted, load_generator
 
     shared.silence()
     sampling = shared.sampling(temperature, top_k, top_p)
@@ -98,7 +98,7 @@ def _tokenizer(writer: "Generator", model: str, name: str | None) -> Any:
 
 
 def _encode(words: Any, prompt: str, raw: bool) -> list[int]:
-    from specbench import chat
+    from specbench.inputs import chat
 
     if raw:
         return list(words(prompt)["input_ids"])

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specbench import pairs, registry, suite
-from specbench.options import as_typed
+from specbench.inputs import pairs, registry, suite
+from specbench.inputs.options import as_typed
 
 app = typer.Typer(
     no_args_is_help=True, help="List drafters and their options, suites, or published drafts."

@@ -12,10 +12,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from specbench.measure import now
-from specbench.metrics import pooled_aal, speedup
-from specbench.records import Cell, Sample, is_broken
+from specbench.clock import now
+from specbench.records.records import Cell, Sample, is_broken
 from specbench.report.labels import cell_labels
+from specbench.stats.metrics import pooled_aal, speedup
 
 
 class Figures:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli.shared import RESULTS, names, sampling, silence
-from specbench.registry import SELF_TEST
+from specbench.inputs.registry import SELF_TEST
 
 if TYPE_CHECKING:
-    from specbench.plan import Plan
+    from specbench.inputs.plan import Plan
 
 RUNNING = "Running"
 MODELS = "Models"
@@ -175,7 +175,7 @@ def run(
 
         specbench run --target Qwen/Qwen3-8B --drafter dflash --suite gsm8k,humaneval --limit 64
     """
-    from specbench.plan import Settings, make_plan
+    from specbench.inputs.plan import Settings, make_plan
 
     silence()
     plan = make_plan(
@@ -213,7 +213,7 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_b
     from specbench.cli.live import display
     from specbench.cli.stopping import exit_code, terminable
     from specbench.report import rich_table, summarise
-    from specbench.runner import run as run_plan
+    from specbench.run.runner import run as run_plan
 
     console = Console()
     command = shlex.join(["specbench", *sys.argv[1:]])
@@ -246,7 +246,7 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_b
 
 
 def _describe(plan: "Plan", folder: Path) -> None:
-    from specbench.plan import turns
+    from specbench.inputs.plan import turns
 
     revision = f" at {plan.revision}" if plan.revision else ""
     typer.echo(f"target   {plan.target}{revision} on {plan.device} in {plan.dtype}")

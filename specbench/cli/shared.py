@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench.errors import UserError
-from specbench.options import split_outside_brackets
+from specbench.inputs.options import split_outside_brackets
 
 if TYPE_CHECKING:
     from specbench.core.sampling import Sampling

@@ -83,7 +83,7 @@ def target(
     resume: Resume = False,
 ) -> None:
     """Train a small Qwen3-architecture model."""
-    from specbench.training.target import TargetShape, prepare, train_target
+    from specbench.training.embedded.target import TargetShape, prepare, train_target
 
     data, words = prepare(corpus, exclude, vocabulary, tokenizer or init, seed)
     for file in data.files:
@@ -130,8 +130,8 @@ def responses(
     precision: Precision = "auto",
 ) -> None:
     """Have a target answer the prompts of a corpus: what its drafts learn from."""
+    from specbench.training.embedded.responses import ResponseSettings, write_responses
     from specbench.training.loop import resolve_precision
-    from specbench.training.responses import ResponseSettings, write_responses
 
     settings = ResponseSettings(
         max_new_tokens=max_new_tokens,

@@ -8,13 +8,13 @@ import typer
 
 from specbench.cli.shared import names, silence
 from specbench.errors import UserError
-from specbench.options import as_typed
+from specbench.inputs.options import as_typed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from specbench.metrics import Estimate
-    from specbench.tune import Tuned, Tuning
+    from specbench.run.tune import Tuned, Tuning
+    from specbench.stats.metrics import Estimate
 
 
 def tune(
@@ -58,9 +58,9 @@ def tune(
     """
     from rich.console import Console
 
-    from specbench.plan import Settings, make_plan
-    from specbench.tune import TUNING, to_json
-    from specbench.tune import tune as measure
+    from specbench.inputs.plan import Settings, make_plan
+    from specbench.run.tune import TUNING, to_json
+    from specbench.run.tune import tune as measure
 
     silence()
     plan = make_plan(

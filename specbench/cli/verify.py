@@ -14,10 +14,10 @@ from specbench.cli.stopping import exit_code, terminable
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.arms import Ready
     from specbench.core.target import Target
-    from specbench.law import LawTest
-    from specbench.plan import Plan
+    from specbench.inputs.plan import Plan
+    from specbench.run.arms import Ready
+    from specbench.run.distribution import LawTest
 
 SCHEMA = 1
 CONTROL = "face-value"
@@ -70,8 +70,8 @@ def verify(
 
         specbench verify --drafter draft-model --temperature 0.8
     """
-    from specbench.arms import load
-    from specbench.plan import Settings, make_plan
+    from specbench.inputs.plan import Settings, make_plan
+    from specbench.run.arms import load
 
     shared.silence()
     sampling = shared.sampling(temperature, top_k, top_p)
@@ -114,9 +114,9 @@ def _verified(
     """Test one drafter, print what was found, return it as JSON values."""
     import torch
 
-    from specbench import chat
-    from specbench.arms import Failure
-    from specbench.law import law_test
+    from specbench.inputs import chat
+    from specbench.run.arms import Failure
+    from specbench.run.distribution import law_test
 
     cell = ready.cells[0]
     if isinstance(ready.drafter, Failure):

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from specbench.layers import grouped_attention
-
 NAME = "specbench_sdpa"
+
+
+def grouped_attention(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:
+    """q ``[b, h, n, d]`` over keys and values ``[b, g, m, d]`` to ``[b, n, h, d]``.
+
+    The query heads of a group are laid under one another as rows, so that the history is never
+    repeated, only the small mask; and not even that by who brings it repeated.
+
+    Args:
+        mask: bool, ``[..., n, m]`` or ``[..., h / g * n, m]``; None sees everything.
+        scale: of the scores; None is ``d ** -0.5``.
+    """
+    batch, heads, rows, width = q.shape
+    groups = heads // keys.shape[1]
+    packed = q.reshape(batch, -1, groups * rows, width)
+    if mask is not None and mask.shape[-2] != groups * rows:
+        mask = mask.repeat(*[1] * (mask.ndim - 2), groups, 1)
+    out = F.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=scale)
+    return out.reshape(batch, heads, rows, -1).transpose(1, 2)
 
 
 def packed_attention(

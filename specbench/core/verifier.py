@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specbench.core.acceptance import Rule, reject, select, select_ratio, walk
 from specbench.core.drafter import Commit, NullProbe, Probe
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
+from specbench.core.rules import Rule, reject, select, select_ratio, walk
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
 

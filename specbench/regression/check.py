@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specbench import metrics
-from specbench.bootstrap import shared
-from specbench.environment import differences
 from specbench.errors import UserError
-from specbench.metrics import Estimate
-from specbench.records import Cell, Sample, load_manifest
-from specbench.registry import SELF_TEST
+from specbench.inputs.registry import SELF_TEST
+from specbench.records.environment import differences
+from specbench.records.records import Cell, Sample, load_manifest
 from specbench.report.labels import cell_labels
 from specbench.report.runs import Entry, load_entries
+from specbench.stats import metrics
+from specbench.stats.bootstrap import shared
+from specbench.stats.metrics import Estimate
 
 STAGES = ("completeness", "losslessness", "AAL", "speedup")
 TOLERANCE = {"AAL": 0.02, "speedup": 0.10}

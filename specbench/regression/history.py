@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench import metrics
 from specbench.errors import UserError
-from specbench.records import Cell
+from specbench.records.records import Cell
 from specbench.report.labels import row_labels
 from specbench.report.runs import load_entries, settings_key
+from specbench.stats import metrics
 
 SCHEMA = 1
 FILE = "history.jsonl"

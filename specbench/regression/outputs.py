@@ -11,8 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from specbench.errors import UserError
-from specbench.metrics import Estimate
 from specbench.regression.check import REGRESSION, SKIPPED, STAGES, Check, Finding
+from specbench.stats.metrics import Estimate
 
 SCHEMA = 1
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"

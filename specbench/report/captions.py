@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from specbench.bootstrap import CONFIDENCE, FEW_PROMPTS, RESAMPLES, prompts_for
-from specbench.metrics import LOOP_SHARE
-from specbench.options import as_typed
-from specbench.records import Cell, ModelId
-from specbench.registry import SELF_TEST
+from specbench.inputs.options import as_typed
+from specbench.inputs.registry import SELF_TEST
+from specbench.records.records import Cell, ModelId
 from specbench.report.comparable import chosen
 from specbench.report.labels import distinguish
 from specbench.report.runs import machine
 from specbench.report.summary import Row, Summary, Table
+from specbench.stats.bootstrap import CONFIDENCE, FEW_PROMPTS, RESAMPLES, prompts_for
+from specbench.stats.metrics import LOOP_SHARE
 
 PRECISION = 0.05
 METHOD = (

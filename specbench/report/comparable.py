@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Literal
 
 from specbench.errors import UserError
-from specbench.records import Cell
+from specbench.records.records import Cell
 from specbench.report.runs import DRAFTER_SETTINGS, Entry, machine, settings_key
 
 SUITE_SETTINGS = frozenset({"suite", "suite_hash", "sample_ids", "max_new_tokens"})

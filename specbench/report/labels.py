@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from specbench.options import as_typed
-from specbench.records import Cell
+from specbench.inputs.options import as_typed
+from specbench.records.records import Cell
 from specbench.report.runs import DRAFTER_SETTINGS, Entry, settings_key
 
 

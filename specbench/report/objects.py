@@ -8,11 +8,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.bootstrap import Estimate, prompts_for
 from specbench.report.captions import PRECISION
 from specbench.report.comparable import chosen
 from specbench.report.runs import machine
 from specbench.report.summary import Row, Summary, Table, Versus
+from specbench.stats.bootstrap import Estimate, prompts_for
 
 REPORT_SCHEMA = 1
 

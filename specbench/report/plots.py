@@ -20,15 +20,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from specbench.bootstrap import Estimate
 from specbench.errors import UserError
+from specbench.records.traces import PHASES
 from specbench.report.captions import headings
 from specbench.report.summary import Row, Summary, Table
 from specbench.report.text import MARKS, marks
-from specbench.traces import PHASES
+from specbench.stats.bootstrap import Estimate
 
 if TYPE_CHECKING:
-    from specbench.tune import Tuning, VerifyCost
+    from specbench.run.tune import Tuning, VerifyCost
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vP*X<>hp"
@@ -313,7 +313,7 @@ def _tunings(table: Table) -> list[Tuning]:
     folders = dict.fromkeys(row.entry.folder for _, row in table.rows)
     if not any((folder / "tune.json").exists() for folder in folders):
         return []
-    from specbench.tune import load_tuning
+    from specbench.run.tune import load_tuning
 
     return [tuning for folder in folders if (tuning := load_tuning(folder))]
 

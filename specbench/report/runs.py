@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.metrics import Answers
-from specbench.records import MANIFEST, Cell, Manifest, Sample, load_manifest, load_samples
-from specbench.traces import Split, load_traces, split
+from specbench.records.records import MANIFEST, Cell, Manifest, Sample, load_manifest, load_samples
+from specbench.records.traces import Split, load_traces, split
+from specbench.stats.metrics import Answers
 
 DRAFTER_SETTINGS = frozenset(
     {"drafter", "options", "draft_model", "width", "rule", "lossless", "details"}

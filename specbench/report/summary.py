@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench import metrics
-from specbench.bootstrap import Estimate, prompts_to_decide, shared
-from specbench.metrics import Comparison
-from specbench.records import Cell, Manifest
-from specbench.registry import SELF_TEST
+from specbench.inputs.registry import SELF_TEST
+from specbench.records.records import Cell, Manifest
 from specbench.report.comparable import Unlike, differences, grouped
 from specbench.report.labels import row_labels
 from specbench.report.runs import Entry, load_entries
+from specbench.stats import metrics
+from specbench.stats.bootstrap import Estimate, prompts_to_decide, shared
+from specbench.stats.metrics import Comparison
 
 WORST_FIRST = ("broken", "lossy", "untested", "near-tie", "identical")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.bootstrap import FEW_PROMPTS, Estimate, Interval
+from specbench.records.traces import PHASES, Split
 from specbench.report.summary import Row, Table, Versus
-from specbench.traces import PHASES, Split
+from specbench.stats.bootstrap import FEW_PROMPTS, Estimate, Interval
 
 ABSENT = "-"
 MARKS = ("BROKEN", "LOSSY", "LOOPS")

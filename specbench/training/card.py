@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specbench.training.data import FileFacts, sha256_of
+from specbench.training.corpus.data import FileFacts, sha256_of
 from specbench.training.loop import TrainResult, TrainSettings
 
 _OWN = {"card.json", "README.md"}

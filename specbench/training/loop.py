@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specbench.clock import now
 from specbench.errors import UserError
-from specbench.measure import now
-from specbench.training.batches import Batch, Batches
 from specbench.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from specbench.training.corpus.batches import Batch, Batches
 from specbench.training.progress import Progress
 
 Loss = Callable[[Batch, torch.Generator], Tensor]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.api import TargetView, UserError
-from specbench.training.batches import Batch
+from specbench.training.corpus.batches import Batch
 
 
 @dataclass(frozen=True)

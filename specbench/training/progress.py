@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from specbench.measure import now
+from specbench.clock import now
 
 
 class _Live:

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from specbench.errors import UserError
-from specbench.options import parse_options
-from specbench.training.batches import Batch, DocumentBatches, pad_right
+from specbench.inputs.options import parse_options
 from specbench.training.card import stages_of, write_card
-from specbench.training.data import CorpusSpec, Document, load_corpus
-from specbench.training.evaluation import refuse_evaluation_rows
+from specbench.training.corpus.batches import Batch, DocumentBatches, pad_right
+from specbench.training.corpus.data import CorpusSpec, Document, load_corpus
+from specbench.training.corpus.evaluation import refuse_evaluation_rows
+from specbench.training.corpus.tokenizer import Encoded, encode_chats
 from specbench.training.features import FrozenTarget
 from specbench.training.loop import TrainResult, TrainSettings, train
 from specbench.training.seeding import seeded
-from specbench.training.tokenizer import Encoded, encode_chats
 from specbench.zoo import resolve
 
 VALIDATION_SEED = 1

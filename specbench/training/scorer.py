@@ -10,10 +10,10 @@ from typing import Any
 
 from specbench.errors import UserError
 from specbench.training.card import file_hashes
-from specbench.training.data import CorpusSpec, load_corpus
-from specbench.training.evaluation import refuse_evaluation_rows
+from specbench.training.corpus.data import CorpusSpec, load_corpus
+from specbench.training.corpus.evaluation import refuse_evaluation_rows
+from specbench.training.corpus.tokenizer import Encoded, encode_chats, load_tokenizer
 from specbench.training.ngram import estimate, load_kenlm, tokenizer_hash, write_scorer
-from specbench.training.tokenizer import Encoded, encode_chats, load_tokenizer
 from specbench.zoo import resolve
 
 

@@ -21,11 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from specbench.api import Autoregressive, Drafter, Sampling, Target
+from specbench.clock import PhaseProbe
 from specbench.core.decode import generate
-from specbench.measure import PhaseProbe, timed_sample
-from specbench.plan import TINY_TARGET, plan_arms
-from specbench.registry import make_drafter
-from specbench.suite import load_suite
+from specbench.inputs.plan import TINY_TARGET, plan_arms
+from specbench.inputs.registry import make_drafter
+from specbench.inputs.suite import load_suite
+from specbench.run.measure import timed_sample
 from specbench.zoo import resolve
 from tests.benchmarks.arms import Arm, Comparison, compare
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specbench.records import (
+from specbench.records.records import (
     MANIFEST,
     SAMPLES,
     Cell,
@@ -23,7 +23,7 @@ from specbench.records import (
     to_line,
 )
 from specbench.report import render, summarise
-from tests.unit.run_records import BASELINE, LOOKUP
+from tests.helpers.run_records import BASELINE, LOOKUP
 
 SUITES = ("gsm8k", "math-500", "humaneval", "mt-bench")
 PROMPTS = tuple(f"p{i}" for i in range(80))

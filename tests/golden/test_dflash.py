@@ -17,7 +17,7 @@ from drafters.dflash.draft import DFlash, DFlashOptions, DFlashSession
 from specbench.api import Request, Sampling, Target
 from specbench.core.decode import generate
 from specbench.core.verifier import Verifier
-from specbench.layers import rope_table
+from specbench.drafting.layers import rope_table
 
 HERE = Path(__file__).parent / "dflash"
 CASES = json.loads((HERE / "cases.json").read_text())["cases"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from drafters.eagle import draft
 from drafters.eagle.session import EagleSession
 from specbench.api import Drafter, Proposal, Request, Sampling, Target
-from specbench.core import acceptance
+from specbench.core import rules as acceptance
 from specbench.core.decode import generate
 from specbench.core.verifier import Verifier
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,21 +46,3 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.random.manual_seed(0)
         Qwen3ForCausalLM(config).save_pretrained(folder)
     return folder
-
-
-def specbench(*arguments: object) -> list[str]:
-    """The command line as another process runs it."""
-    return [sys.executable, "-m", "specbench", *map(str, arguments)]
-
-
-def call(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run specbench to its end in ``cwd``."""
-    return subprocess.run(
-        specbench(*arguments),
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench.plan import Settings, make_plan
+from specbench.inputs.plan import Settings, make_plan
 from specbench.regression.check import check
-from specbench.runner import run
+from specbench.run.runner import run
 from tests.integration.test_run import Quiet
 
 PROMPTS = 64

@@ -12,13 +12,13 @@ import pytest
 from drafters.diffuspec.draft import DiffuSpec, Options
 from drafters.diffuspec.lattice import STOP_RULES
 from drafters.diffuspec.scorer import load_scorer
-from specbench import chat
 from specbench.api import Target
 from specbench.core.decode import Output, generate
-from specbench.pairs import find_pair
-from specbench.suite import load_suite, subset
+from specbench.inputs import chat
+from specbench.inputs.pairs import find_pair
+from specbench.inputs.suite import load_suite, subset
 from specbench.testing import plain
-from specbench.training.data import sha256_of
+from specbench.training.corpus.data import sha256_of
 from specbench.training.ngram import ScorerFacts
 from specbench.zoo import resolve
 

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from specbench import registry, runner
 from specbench.api import Autoregressive, Commit, Drafter, DraftSession, Proposal, Request, Target
 from specbench.core.sampling import Sampling
 from specbench.core.verifier import Verifier
 from specbench.errors import UserError
-from specbench.plan import Plan, Settings, make_plan
-from specbench.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
-from specbench.runner import run as run_plan
-from specbench.store import HELD
+from specbench.inputs import registry
+from specbench.inputs.plan import Plan, Settings, make_plan
+from specbench.records.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
+from specbench.records.store import HELD
+from specbench.run import runner
+from specbench.run.runner import run as run_plan
 
 
 class Silent:

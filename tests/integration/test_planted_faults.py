@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench import runner
 from specbench.core import verifier
-from specbench.core.acceptance import Kept, walk
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
+from specbench.core.rules import Kept, walk
 from specbench.core.target import Target
-from specbench.plan import Plan, Settings, make_plan
-from specbench.records import load_samples
-from specbench.runner import run as run_plan
+from specbench.inputs.plan import Plan, Settings, make_plan
+from specbench.records.records import load_samples
+from specbench.run import runner
+from specbench.run.runner import run as run_plan
 
 TREE = "oracle[rate=0.7,tokens=3,branches=3]"
 Patch = pytest.MonkeyPatch

@@ -7,11 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from conftest import call
 
 from specbench.errors import UserError
-from specbench.registry import make_drafter, registered
+from specbench.inputs.registry import make_drafter, registered
 from specbench.testing import CONTRACT, Check, tiny_target
+from tests.helpers.commands import call
 
 
 def installed() -> bool:

@@ -16,14 +16,15 @@ from threading import Event
 from typing import Any
 
 import pytest
-from conftest import call, specbench
 
-from specbench import cli, registry
-from specbench.records import MANIFEST, SAMPLES, load_manifest
-from specbench.store import HELD
-from specbench.traces import TRACES
+from specbench import cli
+from specbench.inputs import registry
+from specbench.records.records import MANIFEST, SAMPLES, load_manifest
+from specbench.records.store import HELD
+from specbench.records.traces import TRACES
+from tests.helpers.commands import call, specbench
 
-for module in ("specbench.runner", "specbench.report", "specbench.cli.live"):
+for module in ("specbench.run.runner", "specbench.report", "specbench.cli.live"):
     import_module(module)  # Once here, instead of in every child; so is the look-up.
 registry.drafter_class("prompt-lookup")
 

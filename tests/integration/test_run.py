@@ -9,23 +9,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import call
 from safetensors.torch import load_file, save_file
 
-from specbench import registry, runner
 from specbench.cli.run import run
-from specbench.core.acceptance import walk
 from specbench.core.drafter import Autoregressive, Commit, Drafter, DraftSession, Request
 from specbench.core.proposal import Proposal
+from specbench.core.rules import walk
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
 from specbench.core.verifier import RULES
 from specbench.errors import UserError
-from specbench.measure import warm_up
-from specbench.plan import Plan, Settings, make_plan
-from specbench.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
-from specbench.runner import run as run_plan
-from specbench.traces import PHASES, TRACES, load_traces, split
+from specbench.inputs import registry
+from specbench.inputs.plan import Plan, Settings, make_plan
+from specbench.records.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
+from specbench.records.traces import PHASES, TRACES, load_traces, split
+from specbench.run import runner
+from specbench.run.measure import warm_up
+from specbench.run.runner import run as run_plan
+from tests.helpers.commands import call
 
 
 class Quiet:
@@ -374,7 +375,7 @@ def test_a_prompt_that_no_arm_can_decode_warms_nothing(
         warmed.append(len(prompt))
         warm_up(model, drafter, prompt, sampling)
 
-    monkeypatch.setattr("specbench.runner.warm_up", counted)
+    monkeypatch.setattr("specbench.run.runner.warm_up", counted)
     suite = tmp_path / "own.jsonl"
     rows = [{"id": "b", "prompt": "x" * 2000}, {"id": "long", "prompt": "hi"}]
     suite.write_text("\n".join(map(json.dumps, rows)))

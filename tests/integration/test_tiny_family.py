@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
-from eagle1_head import write_eagle1_head
 
-from specbench import chat
 from specbench.api import Drafter, Sampling, Target
 from specbench.core.decode import Output, generate
 from specbench.core.verifier import SAME_TEXT
 from specbench.errors import UserError
-from specbench.plan import TINY_TARGET, plan_arms
-from specbench.registry import BASELINE, make_drafter, registered
-from specbench.suite import load_suite, subset
+from specbench.inputs import chat
+from specbench.inputs.plan import TINY_TARGET, plan_arms
+from specbench.inputs.registry import BASELINE, make_drafter, registered
+from specbench.inputs.suite import load_suite, subset
 from specbench.testing import assert_counts, plain
 from specbench.zoo import resolve
+from tests.helpers.data import DATA
+from tests.helpers.eagle1_head import write_eagle1_head
 
-DATA = Path(os.environ.get("SPECBENCH_DATA") or Path(__file__).parents[2] / "../shared/data")
 SUITES = {
     "smoke": None,
     "mt-bench": "mt_bench_question.jsonl",

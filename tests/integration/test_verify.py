@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from specbench import cli
-from specbench.core.acceptance import Kept, reject
 from specbench.core.proposal import Proposal
+from specbench.core.rules import Kept, reject
 from specbench.core.sampling import Sampling
 from specbench.core.verifier import RULES
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.core.sampling import Sampling, draw, probabilities
-from specbench.lossless import sampled_gap
+from specbench.run.lossless import sampled_gap
 
 FILTERS = [Sampling(0.7), Sampling(1.0, top_k=3), Sampling(0.8, 0, 0.7), Sampling(1.3, 4, 0.8)]
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.core.acceptance import walk
 from specbench.core.proposal import Proposal
+from specbench.core.rules import walk
 from specbench.core.sampling import Sampling, draw, probabilities
 
 VOCABULARY = 3

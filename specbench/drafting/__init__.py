@@ -1,0 +1,1 @@
+"""What drafters share: checkpoints, layers, adaptive length, candidates."""

@@ -1,0 +1,1 @@
+"""What is asked for, before any weights are loaded."""

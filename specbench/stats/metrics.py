@@ -1,0 +1,331 @@
+"""From records to numbers: AAL, acceptance, speed, and how sure they are.
+
+Every figure is a ratio of sums over prompts, never a mean of rates, so one bootstrap serves all:
+prompts (a sample id with all its turns) are drawn with replacement, their sums are added up, and
+the ratio is taken again. Only answers with status "ok" count. What cannot be computed is None,
+never 0 or NaN.
+
+Whatever takes samples takes `Answers` too: count a cell once where several figures are wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench.records.records import Sample
+from specbench.stats.bootstrap import Array, Statistic, estimates
+from specbench.stats.bootstrap import Estimate as Estimate
+
+LOOP_SHARE = 0.5
+"""An answer loops when more of its 4-grams than this repeat an earlier one.
+
+Proper text stays below: of the solutions of GSM8K's training set no one is above, of MATH's 0.2 %,
+of functions of Python's standard library 0.6 % (embedded tokenizer).
+"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two drafters on the answers that both have, prompts drawn with both.
+
+    Attributes:
+        speed: seconds per emitted token of the second over the first's: above 1 where the first
+            is faster.
+        aal_ratio: pooled AAL of the first over the second's; ``aal_difference`` first minus
+            second.
+    """
+
+    speed: Estimate
+    aal_ratio: Estimate
+    aal_difference: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The ok answers of a cell in one order, counted once; every array has a row an answer.
+
+    Attributes:
+        keys: sample id and turn.
+        emitted, rounds, output: tokens of all rounds, rounds, and tokens with the prefill's.
+        prefill, decode: seconds, NaN where not measured.
+        repeated, grams: 4-grams of token ids that stood in the answer before, and all of them.
+        cut: 1 where the budget ended it.
+        reached: ``[answers, 1 + deepest]`` rounds whose kept path reached depth 0, 1, ...
+        lengths: ``[answers, 1 + longest]`` rounds that emitted 0, 1, ... tokens.
+    """
+
+    keys: tuple[tuple[str, int], ...]
+    emitted: Array
+    rounds: Array
+    output: Array
+    prefill: Array
+    decode: Array
+    repeated: Array
+    grams: Array
+    cut: Array
+    reached: Array
+    lengths: Array
+
+    @classmethod
+    def of(cls, samples: Samples) -> Answers:
+        """Count the ok ones among ``samples``."""
+        if isinstance(samples, Answers):
+            return samples
+        answers = ok(samples)
+        rounds = [np.array(s.rounds, dtype=np.int64).reshape(-1, 3) for s in answers]
+        accepted = _histograms([r[:, 1] for r in rounds])
+        lengths = _histograms([r[:, 2] for r in rounds])
+        grams = np.array([_repeated_4grams(s.output) for s in answers]).reshape(-1, 2)
+        return cls(
+            keys=tuple((s.sample, s.turn) for s in answers),
+            emitted=lengths @ np.arange(lengths.shape[1]),
+            rounds=lengths.sum(1),
+            output=np.array([float(len(s.output)) for s in answers]),
+            prefill=_seconds(s.prefill_seconds for s in answers),
+            decode=_seconds(s.decode_seconds for s in answers),
+            repeated=grams[:, 0].astype(np.float64),
+            grams=grams[:, 1].astype(np.float64),
+            cut=np.array([float(s.finish == "length") for s in answers]),
+            reached=accepted[:, ::-1].cumsum(1)[:, ::-1],
+            lengths=lengths,
+        )
+
+    @property
+    def looping(self) -> NDArray[np.bool_]:
+        """Which ones loop, by `LOOP_SHARE`."""
+        return self.repeated > LOOP_SHARE * self.grams
+
+    def where(self, chosen: NDArray[np.bool_]) -> Answers:
+        """The chosen ones alone."""
+        keys = tuple(key for key, keep in zip(self.keys, chosen, strict=True) if keep)
+        return Answers(keys, *(getattr(self, f.name)[chosen] for f in fields(self)[1:]))
+
+    def sums(self, *columns: Array) -> Array:
+        """``[prompts, columns]``: what the answers of one prompt add up to."""
+        numbers: dict[str, int] = {}
+        prompts = [numbers.setdefault(sample, len(numbers)) for sample, _ in self.keys]
+        table = np.column_stack(columns)
+        sums = np.zeros((len(numbers), table.shape[1]))
+        np.add.at(sums, prompts, table)
+        return sums
+
+
+Samples = Iterable[Sample] | Answers
+
+
+def ok(samples: Iterable[Sample]) -> list[Sample]:
+    """The answers that count, in one order whatever order they came in."""
+    return sorted((s for s in samples if s.status == "ok"), key=lambda s: (s.sample, s.turn))
+
+
+def pooled_aal(samples: Samples) -> float | None:
+    """Emitted tokens per round over all rounds; None without rounds."""
+    return _value(_aal_sums(samples))
+
+
+def speedup(baseline: Samples, samples: Samples) -> float | None:
+    """Decode-only speedup on the (sample, turn) pairs that both arms have; None without any."""
+    return _value(_decode_pairs(baseline, samples), _quotient_of_ratios)
+
+
+def estimate_pooled_aal(samples: Samples, seed: int = 0) -> Estimate:
+    """`pooled_aal` with its interval."""
+    return _estimate(_aal_sums(samples), seed=seed)
+
+
+def estimate_macro_aal(samples: Samples, seed: int = 0) -> Estimate:
+    """Mean over answers of each answer's emitted tokens per round.
+
+    Answers without a round (their first token ended them) are left out.
+    """
+    answers = Answers.of(samples)
+    answers = answers.where(answers.rounds > 0)
+    means = answers.emitted / answers.rounds
+    return _estimate(answers.sums(means, np.ones_like(means)), seed=seed)
+
+
+def estimate_tokens_per_second(samples: Samples, seed: int = 0) -> Estimate:
+    """Emitted tokens over decode seconds; prefill and its token are in neither."""
+    timed = _timed(Answers.of(samples))
+    return _estimate(timed.sums(timed.emitted, timed.decode), seed=seed)
+
+
+def estimate_speedup(baseline: Samples, samples: Samples, seed: int = 0) -> Estimate:
+    """`speedup` with its interval: a resample draws a prompt with both its arms."""
+    return _estimate(_decode_pairs(baseline, samples), _quotient_of_ratios, seed)
+
+
+def estimate_end_to_end_speedup(baseline: Samples, samples: Samples, seed: int = 0) -> Estimate:
+    """Speedup with the prefill: seconds of prefill and decode per output token.
+
+    The prefill's own token is counted here, since its seconds are.
+    """
+    arm, drafter = _paired(_timed(baseline, prefill=True), _timed(samples, prefill=True))
+    sums = arm.sums(
+        arm.prefill + arm.decode, arm.output, drafter.prefill + drafter.decode, drafter.output
+    )
+    return _estimate(sums, _quotient_of_ratios, seed)
+
+
+def estimate_acceptance(samples: Samples, seed: int = 0) -> list[Estimate]:
+    """Share of all rounds whose kept path reached depth 1, 2, ... up to the deepest reached."""
+    return estimates(_depth_sums(samples), lambda sums: _ratio(sums[..., 1:], sums[..., :1]), seed)
+
+
+def estimate_conditional_acceptance(samples: Samples, seed: int = 0) -> list[Estimate]:
+    """Share of the rounds that reached depth k - 1 which reached depth k too, for k = 1, 2, ..."""
+    return estimates(_depth_sums(samples), lambda sums: _ratio(sums[..., 1:], sums[..., :-1]), seed)
+
+
+def emitted_histogram(samples: Samples) -> dict[int, int]:
+    """How many rounds emitted 1, 2, ... tokens."""
+    counts = Answers.of(samples).lengths.sum(0)
+    return {length: int(count) for length, count in enumerate(counts) if count}
+
+
+def estimate_repeated_4grams(samples: Samples, seed: int = 0) -> Estimate:
+    """Share of an answer's 4-grams of token ids that already stood in it, over all answers.
+
+    Text in a loop is easy to draft, so a high share means an AAL that proper text would not give.
+    """
+    answers = Answers.of(samples)
+    return _estimate(answers.sums(answers.repeated, answers.grams), seed=seed)
+
+
+def estimate_looping(samples: Samples, seed: int = 0) -> Estimate:
+    """Share of answers that loop, by `LOOP_SHARE`."""
+    answers = Answers.of(samples)
+    looping = answers.looping.astype(np.float64)
+    return _estimate(answers.sums(looping, np.ones_like(looping)), seed=seed)
+
+
+def estimate_aal_without_loops(samples: Samples, seed: int = 0) -> Estimate:
+    """Pooled AAL over the answers that do not loop."""
+    answers = Answers.of(samples)
+    return estimate_pooled_aal(answers.where(~answers.looping), seed)
+
+
+def dominated_by_loops(samples: Samples) -> bool:
+    """Whether more than half of the emitted tokens are from answers that loop."""
+    answers = Answers.of(samples)
+    return bool(answers.emitted[answers.looping].sum() > answers.emitted.sum() / 2)
+
+
+def estimate_cut_at_budget(samples: Samples, seed: int = 0) -> Estimate:
+    """Share of answers that ended because the budget did."""
+    answers = Answers.of(samples)
+    return _estimate(answers.sums(answers.cut, np.ones_like(answers.cut)), seed=seed)
+
+
+def compare(first: Samples, second: Samples, seed: int = 0) -> Comparison:
+    """Two drafters on the (sample, turn) pairs that both have.
+
+    Their seconds may be compared only if one run measured both.
+    """
+    one, other = _paired(Answers.of(first), Answers.of(second))
+    aal = one.sums(one.emitted, one.rounds, other.emitted, other.rounds)
+    return Comparison(
+        speed=estimate_speedup(second, first, seed),
+        aal_ratio=_estimate(aal, _quotient_of_ratios, seed),
+        aal_difference=_estimate(aal, _difference_of_ratios, seed),
+    )
+
+
+def compare_speedups(
+    arm: Samples, samples: Samples, other_arm: Samples, other: Samples, seed: int = 0
+) -> Estimate:
+    """Speedup of one run over that of another, each against its own baseline.
+
+    On the answers that all four have; a resample draws a prompt with all of them.
+    """
+    parts = [_timed(Answers.of(one)) for one in (arm, samples, other_arm, other)]
+    common = set.intersection(*(set(part.keys) for part in parts))
+    a, b, c, d = (
+        part.where(np.array([key in common for key in part.keys], dtype=bool)) for part in parts
+    )
+    columns = [x for part in (a, b, c, d) for x in (part.decode, part.emitted)]
+    return _estimate(a.sums(*columns), _quotient_of_quotients, seed)
+
+
+def _aal_sums(samples: Samples) -> Array:
+    answers = Answers.of(samples)
+    return answers.sums(answers.emitted, answers.rounds)
+
+
+def _decode_pairs(baseline: Samples, samples: Samples) -> Array:
+    """``[prompts, 4]``: seconds and tokens of the baseline, seconds and tokens of the drafter."""
+    arm, drafter = _paired(_timed(baseline), _timed(samples))
+    return arm.sums(arm.decode, arm.emitted, drafter.decode, drafter.emitted)
+
+
+def _depth_sums(samples: Samples) -> Array:
+    """``[prompts, 1 + deepest]``: rounds, then rounds that reached depth 1, 2, ..."""
+    answers = Answers.of(samples)
+    return answers.sums(answers.reached)
+
+
+def _timed(samples: Samples, *, prefill: bool = False) -> Answers:
+    answers = Answers.of(samples)
+    known = answers.decode + answers.prefill if prefill else answers.decode
+    return answers.where(np.isfinite(known))
+
+
+def _paired(one: Answers, other: Answers) -> tuple[Answers, Answers]:
+    """Both on the answers both have, row by row."""
+    common = set(one.keys) & set(other.keys)
+    first, second = (
+        answers.where(np.array([key in common for key in answers.keys], dtype=bool))
+        for answers in (one, other)
+    )
+    return first, second
+
+
+def _histograms(values: Sequence[NDArray[np.int64]]) -> Array:
+    """``[len(values), 1 + largest]``: how often each holds 0, 1, ..."""
+    width = 1 + max((int(v.max()) for v in values if v.size), default=0)
+    counts = [np.bincount(v, minlength=width) for v in values]
+    return np.array(counts, dtype=np.float64).reshape(-1, width)
+
+
+def _seconds(values: Iterable[float | None]) -> Array:
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _repeated_4grams(tokens: Sequence[int]) -> tuple[int, int]:
+    grams = max(0, len(tokens) - 3)
+    return grams - len(set(zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False))), grams
+
+
+def _ratio(over: Array, under: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return over / under
+
+
+def _first_over_second(sums: Array) -> Array:
+    return _ratio(sums[..., :1], sums[..., 1:])
+
+
+def _quotient_of_ratios(sums: Array) -> Array:
+    return _ratio(_first_over_second(sums[..., :2]), _first_over_second(sums[..., 2:]))
+
+
+def _quotient_of_quotients(sums: Array) -> Array:
+    return _ratio(_quotient_of_ratios(sums[..., :4]), _quotient_of_ratios(sums[..., 4:]))
+
+
+def _difference_of_ratios(sums: Array) -> Array:
+    return _first_over_second(sums[..., :2]) - _first_over_second(sums[..., 2:])
+
+
+def _value(sums: Array, statistic: Statistic = _first_over_second) -> float | None:
+    value = float(statistic(sums.sum(0))[0])
+    return value if np.isfinite(value) else None
+
+
+def _estimate(sums: Array, statistic: Statistic = _first_over_second, seed: int = 0) -> Estimate:
+    return estimates(sums, statistic, seed)[0]

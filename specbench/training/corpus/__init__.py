@@ -1,0 +1,1 @@
+"""Text to train on: rows, formats, evaluation sets, tokens, batches."""

@@ -1,0 +1,1 @@
+"""Training the embedded target, and having it write responses."""

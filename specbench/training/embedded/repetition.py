@@ -1,0 +1,105 @@
+"""Unlikelihood of repetition: what a model's own looping answers teach it (arXiv 1908.04319).
+
+A small model trained by likelihood alone falls into loops under greedy decoding, however
+low its loss. Here it is shown its own answers, and every token that completes a run of
+tokens already in the answer is made less likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from specbench.training.corpus.batches import Batch, PackedBatches
+from specbench.training.corpus.data import read_chats
+from specbench.training.corpus.evaluation import without_evaluation
+from specbench.training.corpus.tokenizer import Encoded, encode_chats
+
+RUN = 4
+"""Tokens in a run."""
+
+
+def repeated(tokens: Sequence[int], run: int = RUN) -> NDArray[np.bool_]:
+    """Which tokens ``[n]`` end a run that ended at an earlier token too."""
+    seen: set[tuple[int, ...]] = set()
+    marks = np.zeros(len(tokens), dtype=np.bool_)
+    for end in range(run, len(tokens) + 1):
+        gram = tuple(tokens[end - run : end])
+        marks[end - 1] = gram in seen
+        seen.add(gram)
+    return marks
+
+
+def repeated_share(tokens: Sequence[int], run: int = RUN) -> float:
+    """Share of the runs in an answer that it holds already: 1 - distinct runs / runs."""
+    runs = len(tokens) - run + 1
+    return float(repeated(tokens, run).sum() / runs) if runs > 0 else 0.0
+
+
+def load_answers(tokenizer: PreTrainedTokenizerBase, path: Path) -> list[Encoded]:
+    """A file of responses, marked at the repetitions inside the answers.
+
+    Raises:
+        UserError: unreadable or evaluation text.
+    """
+    chats = without_evaluation(path.name, list(read_chats(path)))
+    return [_mark(encoded) for encoded in encode_chats(tokenizer, chats)]
+
+
+def _mark(encoded: Encoded) -> Encoded:
+    places = encoded.response.nonzero()[0]
+    marks = np.zeros(len(encoded.tokens), dtype=np.bool_)
+    marks[places] = repeated(encoded.tokens[places].tolist())
+    return Encoded(encoded.tokens, marks)
+
+
+def unlikelihood(logits: Tensor, tokens: Tensor, marked: Tensor) -> Tensor:
+    """Mean of -log(1 - p) over the marked tokens; 0 where there are none.
+
+    Logits ``[b, n - 1, vocabulary]`` of the tokens ``[b, n]`` after the first.
+    """
+    at = marked[:, 1:]
+    chosen = tokens[:, 1:, None]
+    likely = logits.float().log_softmax(-1).gather(-1, chosen).squeeze(-1).exp()
+    losses = -torch.log1p(-likely.clamp(max=1 - 1e-4))
+    return (losses * at).sum() / at.sum().clamp(min=1)
+
+
+class WithAnswers:
+    """Batches of a corpus with as many windows of marked answers below them."""
+
+    def __init__(self, corpus: PackedBatches, answers: PackedBatches) -> None:
+        self._sources = {"corpus": corpus, "answers": answers}
+
+    def next(self) -> Batch:
+        """Rows of the corpus, then rows of the answers."""
+        parts = [source.next() for source in self._sources.values()]
+        return Batch(
+            torch.cat([part.tokens for part in parts]),
+            torch.cat([part.response for part in parts]),
+        )
+
+    def state(self) -> dict[str, int]:
+        """Both places."""
+        return {
+            f"{name}/{key}": value
+            for name, source in self._sources.items()
+            for key, value in source.state().items()
+        }
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Both sources take their places up again."""
+        for name, source in self._sources.items():
+            source.restore(
+                {
+                    key.partition("/")[2]: value
+                    for key, value in state.items()
+                    if key.startswith(f"{name}/")
+                }
+            )

@@ -1,0 +1,245 @@
+"""A target's own answers to the prompts of a corpus: what its drafts learn from."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.api import KVCache, Sampling, Target, UserError, draw, probabilities
+from specbench.core.kv import cache_argument
+from specbench.training.corpus.data import CorpusSpec, read_chats
+from specbench.training.corpus.evaluation import without_evaluation
+from specbench.training.corpus.formats import PLAIN_ROLE, Chat
+from specbench.training.loop import dtype_of
+from specbench.training.progress import ItemProgress
+from specbench.zoo import resolve
+
+POOL = 16
+"""Batches whose prompts are sorted by length together."""
+THIN_OUT = 16
+"""Decoding steps between two removals of finished rows from the batch."""
+
+
+@dataclass(frozen=True)
+class ResponseSettings:
+    """How answers are written."""
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    batch: int = 64
+    limit: int | None = None
+    longest_prompt: int = 512
+    seed: int = 0
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a file of responses holds after a run."""
+
+    responses: int
+    tokens: int
+
+
+def write_responses(
+    name: str, corpora: Sequence[str], out: Path, settings: ResponseSettings
+) -> Written:
+    """Appends one chat a prompt to `out`: the first user turn and the target's answer.
+
+    Prompts that `out` already answers are skipped, so an interrupted run continues.
+    An answer that the budget cut is kept: its last token is then no end token.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    target = Target.load(resolve(name), device=device, dtype=dtype_of(settings.precision))
+    if target.tokenizer is None or not target.tokenizer.chat_template:
+        raise UserError(f"{name} has no chat template, so it has no answers to give.")
+    prompts = select_prompts(corpora, settings)
+    done = _answered(out)
+    pending = [chat for chat in prompts if _key(chat) not in done]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    tokens = 0
+    with out.open("a", encoding="utf-8") as stream, ItemProgress(len(pending)) as progress:
+        for chats, answers in _batches(target, pending, settings):
+            for chat, answer in zip(chats, answers, strict=True):
+                text = target.tokenizer.decode(answer, skip_special_tokens=True)
+                messages = [*chat, {"role": "assistant", "content": text}]
+                stream.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
+            stream.flush()
+            tokens += sum(len(answer) for answer in answers)
+            progress.advance(len(chats), tokens)
+    return Written(len(done) + len(pending), tokens)
+
+
+def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[Chat]:
+    """The distinct first prompts of all chats (with a system message before), shuffled.
+
+    A weight below 1 takes that part of a file's prompts; one of 1 or more takes all. A chat that
+    quotes an evaluation prompt is left out: nothing is to be learned from its answer.
+
+    Raises:
+        UserError: unreadable or evaluation text.
+    """
+    order = random.Random(settings.seed)
+    found: dict[str, Chat] = {}
+    for spec in map(CorpusSpec.parse, corpora):
+        chats = without_evaluation(spec.path.name, list(read_chats(spec.path)))
+        prompts = [prompt for chat in chats if (prompt := prompt_of(chat))]
+        chosen = order.sample(prompts, round(min(1.0, spec.weight) * len(prompts)))
+        found.update({_key(prompt): prompt for prompt in chosen})
+    prompts = list(found.values())
+    order.shuffle(prompts)
+    return prompts[: settings.limit]
+
+
+def encode_prompt(target: Target, chat: Chat) -> list[int]:
+    """Token ids up to where the assistant's answer begins."""
+    ids: list[int] = target.tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_dict=False
+    )
+    return ids
+
+
+def prompt_of(chat: Chat) -> Chat:
+    """Everything up to the first user turn; empty where there is none."""
+    if chat[0]["role"] == PLAIN_ROLE:
+        return []
+    for index, message in enumerate(chat):
+        if message["role"] == "user":
+            return chat[: index + 1]
+    return []
+
+
+def _key(chat: Chat) -> str:
+    return json.dumps(chat, ensure_ascii=False)
+
+
+def _answered(out: Path) -> set[str]:
+    """Keys of the prompts in an earlier output; a last line cut short by a kill is removed."""
+    if not out.is_file():
+        return set()
+    # Only a line feed ends a line: an answer may hold the other characters that splitlines knows.
+    *lines, cut_short = out.read_text(encoding="utf-8").split("\n")
+    if cut_short:
+        out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return {_key(json.loads(line)["messages"][:-1]) for line in lines}
+
+
+def _batches(
+    target: Target, prompts: Sequence[Chat], settings: ResponseSettings
+) -> Iterator[tuple[list[Chat], list[list[int]]]]:
+    """Answers by batches of prompts of like length."""
+    generator = torch.Generator(target.device).manual_seed(settings.seed)
+    for start in range(0, len(prompts), settings.batch * POOL):
+        pool = []
+        for chat in prompts[start : start + settings.batch * POOL]:
+            ids = encode_prompt(target, chat)
+            if len(ids) <= settings.longest_prompt:
+                pool.append((chat, ids))
+        pool.sort(key=lambda item: len(item[1]))
+        for at in range(0, len(pool), settings.batch):
+            part = pool[at : at + settings.batch]
+            answers = generate(target, [ids for _, ids in part], settings, generator)
+            yield [chat for chat, _ in part], answers
+
+
+@torch.inference_mode()
+def generate(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    settings: ResponseSettings,
+    generator: torch.Generator,
+) -> list[list[int]]:
+    """Continuations of all prompts at once, each with its stop token where it reached one."""
+    rows = _Rows(target, prompts, settings)
+    sampling = Sampling(temperature=settings.temperature)
+    logits = rows.prefill()
+    for step in range(settings.max_new_tokens):
+        if sampling.greedy:
+            tokens = logits.argmax(-1)
+        else:
+            noise = torch.rand(len(logits), generator=generator, device=target.device)
+            tokens = draw(probabilities(logits, sampling), noise)
+        rows.append(tokens)
+        if step % THIN_OUT == THIN_OUT - 1 and not rows.thin_out():
+            break
+        if step + 1 < settings.max_new_tokens:
+            logits = rows.forward(rows.last[:, None])
+    return rows.finish()
+
+
+class _Rows:
+    """The unfinished sequences of a batch: left-padded cache, mask, tokens so far."""
+
+    def __init__(
+        self, target: Target, prompts: Sequence[Sequence[int]], settings: ResponseSettings
+    ) -> None:
+        self.target = target
+        width = max(len(prompt) for prompt in prompts)
+        capacity = width + settings.max_new_tokens
+        self.cache = KVCache(target.num_layers, capacity)
+        self.ids = torch.zeros(len(prompts), width, dtype=torch.long, device=target.device)
+        self.mask = torch.ones(len(prompts), capacity, dtype=torch.long, device=target.device)
+        for row, prompt in enumerate(prompts):
+            self.ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            self.mask[row, : width - len(prompt)] = 0
+        self.stops = torch.tensor(sorted(target.stop_ids), device=target.device)
+        self.place = torch.arange(len(prompts))
+        self.columns: list[Tensor] = []
+        self.answers: list[list[int]] = [[] for _ in prompts]
+
+    def prefill(self) -> Tensor:
+        """Logits ``[rows, vocabulary]`` behind the prompts."""
+        return self.forward(self.ids)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Appends ``[rows, n]``; logits ``[rows, vocabulary]`` of the last column."""
+        end = self.cache.length + ids.shape[1]
+        mask = self.mask[:, :end]
+        positions = (mask.cumsum(1) - 1).clamp_(min=0)[:, end - ids.shape[1] :]
+        options: dict[str, Any] = {cache_argument(self.target.model): self.cache}
+        out = self.target.model(
+            ids, attention_mask=mask, position_ids=positions, logits_to_keep=1, **options
+        )
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+    def append(self, tokens: Tensor) -> None:
+        """The next token ``[rows]`` of every row."""
+        self.last = tokens
+        self.columns.append(tokens)
+
+    def thin_out(self) -> int:
+        """Takes the rows that stopped out of the batch; how many are left."""
+        block = torch.stack(self.columns, dim=1)
+        stopped = torch.isin(block, self.stops)
+        going = ~stopped.any(1)
+        self._collect(block, stopped)
+        self.columns = []
+        keep = going.nonzero().squeeze(1)
+        if len(keep) < len(going):
+            self.place = self.place[keep.cpu()]
+            self.mask, self.last = self.mask[keep], self.last[keep]
+            self.cache.reorder_cache(keep)
+        return len(keep)
+
+    def finish(self) -> list[list[int]]:
+        """The answers to all prompts."""
+        if self.columns:
+            block = torch.stack(self.columns, dim=1)
+            self._collect(block, torch.isin(block, self.stops))
+        return self.answers
+
+    def _collect(self, block: Tensor, stopped: Tensor) -> None:
+        """Adds each row's new tokens ``[rows, n]``, to its first stop token and no further."""
+        for row, tokens, stops in zip(
+            self.place.tolist(), block.tolist(), stopped.tolist(), strict=True
+        ):
+            end = stops.index(True) + 1 if True in stops else len(tokens)
+            self.answers[row] += tokens[:end]

@@ -1,0 +1,303 @@
+"""Trains a small causal LM of the Qwen3 architecture."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from specbench.api import Target
+from specbench.training.card import stages_of, write_card
+from specbench.training.corpus.batches import Batches, PackedBatches, epoch_order
+from specbench.training.corpus.data import Corpus, CorpusSpec, Document, FileFacts, load_corpus
+from specbench.training.corpus.evaluation import refuse_evaluation_rows
+from specbench.training.corpus.tokenizer import (
+    END_OF_TEXT,
+    TURN_END,
+    Encoded,
+    encode_chats,
+    load_tokenizer,
+    save_tokenizer,
+    train_tokenizer,
+)
+from specbench.training.embedded.repetition import (
+    WithAnswers,
+    load_answers,
+    repeated_share,
+    unlikelihood,
+)
+from specbench.training.embedded.responses import (
+    ResponseSettings,
+    encode_prompt,
+    generate,
+    prompt_of,
+)
+from specbench.training.loop import Loss, TrainResult, TrainSettings, train
+from specbench.training.seeding import seeded
+from specbench.zoo import resolve
+
+VALIDATION_BATCH = 16
+REPETITION_PROMPTS = 32
+"""Held-out prompts of each file that repetition is measured on."""
+REPETITION_TOKENS = 256
+
+LOSS = "cross entropy of all tokens, prompts and answers alike"
+UNLEARNED = "; and the unlikelihood of repetitions in the model's own answers"
+FIGURES = (
+    "bits_per_byte counts every token, those of the chat template too, over the bytes of the "
+    "messages' contents; repeated_4grams is the mean share of 4-grams that a greedy answer of up "
+    f"to {REPETITION_TOKENS} tokens holds already, over up to {REPETITION_PROMPTS} prompts a file"
+)
+
+
+@dataclass(frozen=True)
+class TargetShape:
+    """Sizes of the model; the vocabulary is the tokenizer's."""
+
+    hidden: int = 192
+    layers: int = 12
+    heads: int = 3
+    kv_heads: int = 1
+    head_dim: int = 64
+    intermediate: int = 512
+    tied: bool = True
+    context: int = 2048
+
+
+def prepare(
+    corpora: Sequence[str],
+    exclude: Sequence[Path],
+    vocabulary: int,
+    tokenizer: str | None,
+    seed: int,
+) -> tuple[Corpus, PreTrainedTokenizerFast]:
+    """Reads the corpora; loads a tokenizer, or trains one on what the first epoch shows.
+
+    Raises:
+        UserError: unreadable or evaluation text.
+    """
+    corpus = refuse_evaluation_rows(
+        load_corpus([CorpusSpec.parse(text) for text in corpora], exclude, seed)
+    )
+    if tokenizer is not None:
+        return corpus, load_tokenizer(resolve(tokenizer))
+    order = epoch_order(np.array(corpus.weights()), seed, epoch=0)
+    return corpus, train_tokenizer((corpus.train[i].text for i in order), vocabulary)
+
+
+def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """A fresh model, its weights drawn from torch's global generator."""
+    stops = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.intermediate,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=shape.context,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        bos_token_id=None,
+        eos_token_id=stops[0],
+        pad_token_id=stops[1],
+        dtype="float32",
+    )
+    config._attn_implementation = _attention()
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=stops[1])
+    return model
+
+
+def load_start(name: str) -> Qwen3ForCausalLM:
+    """Trained weights to go on from, in float32."""
+    return Qwen3ForCausalLM.from_pretrained(
+        resolve(name), dtype=torch.float32, attn_implementation=_attention()
+    )
+
+
+def next_token_loss(model: Qwen3ForCausalLM, *, rows: int, compiled: bool) -> Loss:
+    """Cross entropy in nats of every token after the first, prompts and answers alike.
+
+    In rows below the first `rows`, which hold the model's own answers, it is the
+    unlikelihood of the marked tokens instead; the sum of both is the loss.
+    """
+
+    def compute(tokens: Tensor, marked: Tensor) -> Tensor:
+        hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden)[:, :-1]
+        likely = F.cross_entropy(logits[:rows].float().flatten(0, 1), tokens[:rows, 1:].flatten())
+        if len(tokens) == rows:
+            return likely
+        return likely + unlikelihood(logits[rows:], tokens[rows:], marked[rows:])
+
+    forward = torch.compile(compute) if compiled else compute
+    return lambda batch, generator: forward(batch.tokens, batch.response)
+
+
+def train_target(
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerFast,
+    start: TargetShape | str,
+    settings: TrainSettings,
+    out: Path,
+    *,
+    command: str,
+    answers: Path | None = None,
+    resume: bool = False,
+) -> TrainResult:
+    """Trains and writes a transformers folder with its card to `out`.
+
+    Starts from fresh weights of a shape or from a trained model. With `answers`, the
+    model's own, it also unlearns the repetitions in them. Log and checkpoints lie in
+    `out`/training and may be removed afterwards.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with seeded(settings.seed):
+        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
+    model.to(device).train()
+    result = train(
+        model,
+        next_token_loss(model, rows=settings.batch, compiled=settings.compile),
+        _batches(corpus, tokenizer, answers, settings),
+        settings,
+        out / "training",
+        validate=make_validation(model, tokenizer, corpus, settings.length),
+        resume=resume,
+    )
+    model.to(torch.bfloat16).save_pretrained(out)
+    save_tokenizer(tokenizer, out)
+    repetition = greedy_repetition(str(out), corpus)
+    result = replace(result, validation={**result.validation, **repetition})
+    facts = {
+        "shape": asdict(_shape_of(model.config)),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "loss": LOSS + (UNLEARNED if answers else ""),
+        "figures": FIGURES,
+        "before": stages_of(resolve(start)) if isinstance(start, str) else [],
+    }
+    write_card(out, corpus.files, settings, result, command=command, facts=facts)
+    return result
+
+
+def _batches(
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerFast,
+    answers: Path | None,
+    settings: TrainSettings,
+) -> Batches:
+    shape = {"batch": settings.batch, "length": settings.length, "seed": settings.seed}
+    encoded = encode_chats(tokenizer, [d.messages for d in corpus.train])
+    packed = PackedBatches(encoded, corpus.weights(), **shape)
+    if answers is None:
+        return packed
+    marked = load_answers(tokenizer, answers)
+    return WithAnswers(packed, PackedBatches(marked, [1.0] * len(marked), **shape))
+
+
+def _shape_of(config: Qwen3Config) -> TargetShape:
+    return TargetShape(
+        hidden=config.hidden_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        intermediate=config.intermediate_size,
+        tied=config.tie_word_embeddings,
+        context=config.max_position_embeddings,
+    )
+
+
+def _attention() -> str:
+    """Backward through fused attention is slower than through plain matmuls on a CPU."""
+    return "sdpa" if torch.cuda.is_available() else "eager"
+
+
+def make_validation(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, length: int
+) -> Callable[[], dict[str, float]]:
+    """Measures held-out rows: nats a token, bits a byte in all and of each file.
+
+    Every token counts, those of the template too; bytes are those of the
+    messages' contents.
+    """
+    encoded = encode_chats(tokenizer, [d.messages for d in corpus.held_out])
+    names = [_stem(facts) for facts in corpus.files]
+
+    def validate() -> dict[str, float]:
+        nats = document_nats(model, encoded, length)
+        per_byte = {
+            f"bits_per_byte/{name}": bits_per_byte(nats, corpus.held_out, source)
+            for source, name in enumerate(names)
+        }
+        tokens = sum(len(e.tokens) - 1 for e in encoded)
+        return {
+            "validation_loss": sum(nats) / tokens,
+            "bits_per_byte": bits_per_byte(nats, corpus.held_out),
+            **{name: value for name, value in per_byte.items() if math.isfinite(value)},
+        }
+
+    return validate
+
+
+def greedy_repetition(name: str, corpus: Corpus) -> dict[str, float]:
+    """Share of repeated 4-grams in a model's greedy answers to held-out prompts, by file."""
+    target = Target.load(name, device="cuda" if torch.cuda.is_available() else "cpu")
+    settings = ResponseSettings(max_new_tokens=REPETITION_TOKENS)
+    figures = {}
+    for source, facts in enumerate(corpus.files):
+        chats = [d.messages for d in corpus.held_out if d.source == source]
+        prompts = [encode_prompt(target, p) for chat in chats if (p := prompt_of(chat))]
+        prompts = prompts[:REPETITION_PROMPTS]
+        if prompts:
+            answers = generate(target, prompts, settings, torch.Generator(target.device))
+            shares = [repeated_share(answer) for answer in answers]
+            figures[f"repeated_4grams/{_stem(facts)}"] = sum(shares) / len(shares)
+    return figures
+
+
+def _stem(facts: FileFacts) -> str:
+    return facts.file.partition(".")[0]
+
+
+def document_nats(
+    model: Qwen3ForCausalLM, documents: Sequence[Encoded], length: int
+) -> list[float]:
+    """Nats of all tokens after the first of each document, read in windows of `length`."""
+    windows = [
+        (index, torch.from_numpy(document.tokens[start : start + length + 1]).long())
+        for index, document in enumerate(documents)
+        for start in range(0, max(1, len(document.tokens) - 1), length)
+    ]
+    windows.sort(key=lambda window: len(window[1]))
+    nats = [0.0] * len(documents)
+    for at in range(0, len(windows), VALIDATION_BATCH):
+        part = windows[at : at + VALIDATION_BATCH]
+        padded = torch.nn.utils.rnn.pad_sequence(
+            [tokens for _, tokens in part], batch_first=True, padding_value=-100
+        ).to(model.device)
+        hidden = model.model(input_ids=padded[:, :-1].clamp(min=0), use_cache=False)
+        logits = model.lm_head(hidden.last_hidden_state).float().transpose(1, 2)
+        losses = F.cross_entropy(logits, padded[:, 1:], reduction="none").sum(1)
+        for (index, _), value in zip(part, losses.tolist(), strict=True):
+            nats[index] += value
+    return nats
+
+
+def bits_per_byte(
+    nats: Sequence[float], documents: Sequence[Document], source: int | None = None
+) -> float:
+    """Over all documents, or those of one file; nan when it has none."""
+    chosen = [
+        (n, len("".join(m["content"] for m in d.messages).encode()))
+        for n, d in zip(nats, documents, strict=True)
+        if source is None or d.source == source
+    ]
+    size = sum(length for _, length in chosen)
+    return sum(n for n, _ in chosen) / size / math.log(2) if size else math.nan

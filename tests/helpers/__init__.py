@@ -1,0 +1,1 @@
+"""Drafts, records and checks that several tests share."""

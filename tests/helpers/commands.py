@@ -1,0 +1,26 @@
+"""The command line as another process runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def specbench(*arguments: object) -> list[str]:
+    """The command line as another process runs it."""
+    return [sys.executable, "-m", "specbench", *map(str, arguments)]
+
+
+def call(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run specbench to its end in ``cwd``."""
+    return subprocess.run(
+        specbench(*arguments),
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

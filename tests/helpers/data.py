@@ -1,0 +1,7 @@
+"""Where the real suites' data lies, for tests that read it."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("SPECBENCH_DATA") or ROOT / "../shared/data")

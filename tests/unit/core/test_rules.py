@@ -1,0 +1,136 @@
+"""Acceptance rules: kept tokens by hand, and the law of what `reject` emits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from specbench.core import rules as acceptance
+from specbench.core.proposal import Proposal
+from specbench.core.rules import reject, residual, walk
+from specbench.core.sampling import Sampling
+from tests.helpers.token_laws import Draft, Laws, Prefix, pick, pvalue
+
+
+def one_hot_logits(*tokens: int, vocabulary: int = 8) -> torch.Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(tokens), vocabulary).float()
+
+
+def tree(tokens: list[int], parents: list[int]) -> Proposal:
+    return Proposal(torch.tensor(tokens), torch.tensor(parents))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wanted", "kept"),
+    [
+        ([1, 2, 3], (1, 2, 3, 4), (1, 2, 3, 4)),
+        ([1, 2, 3], (1, 2, 7, 4), (1, 2, 7)),
+        ([1, 2, 3], (7, 2, 3, 4), (7,)),
+        ([], (5,), (5,)),
+    ],
+)
+def test_walk_on_a_chain(tokens: list[int], wanted: tuple[int, ...], kept: tuple[int, ...]) -> None:
+    proposal = Proposal.chain(torch.tensor(tokens, dtype=torch.long))
+    got = walk(proposal, one_hot_logits(*wanted), Sampling(), torch.rand(8))
+    assert got.tokens == kept
+    assert got.path == tuple(range(len(kept) - 1))
+
+
+def test_walk_finds_the_longest_of_duplicate_siblings() -> None:
+    #                 0  1  2  3  4
+    proposal = tree([1, 1, 2, 2, 3], [-1, -1, 0, 1, 3])
+    got = walk(proposal, one_hot_logits(1, 2, 2, 3, 3, 6), Sampling(), torch.rand(8))
+    assert (got.path, got.tokens) == ((1, 3, 4), (1, 2, 3, 6))
+
+
+def test_greedy_reject_is_walk() -> None:
+    proposal = tree([1, 2, 2, 3], [-1, -1, 1, 2])
+    logits = one_hot_logits(2, 5, 2, 3, 6)
+    generator = torch.Generator().manual_seed(0)
+    assert reject(proposal, logits, Sampling(), torch.rand(8), generator) == walk(
+        proposal, logits, Sampling(), torch.rand(8)
+    )
+
+
+def test_residual_falls_back_to_p_when_nothing_is_left() -> None:
+    p = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
+    q = torch.tensor([[0.5, 0.5, 0.0], [0.6, 0.7, 0.1], [0.4, 0.3, 0.3]])
+    want = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    torch.testing.assert_close(residual(p, q), want)
+
+
+@pytest.mark.parametrize("is_chain", [True, False])
+@pytest.mark.parametrize(("u", "accepted"), [(0.25, 0), (0.25 - 2**-24, 1), (0.0, 1)])
+def test_acceptance_is_strict(
+    is_chain: bool, u: float, accepted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        acceptance, "_uniform", lambda count, like, generator: torch.full((count,), u)
+    )
+    probs = torch.tensor([[1.0, 0, 0, 0]])
+    proposal = Proposal(torch.tensor([0]), torch.tensor([-1]), probs, is_chain=is_chain)
+    kept = reject(proposal, torch.zeros(2, 4), Sampling(1.0), torch.rand(4), torch.Generator())
+    assert len(kept.path) == accepted
+
+
+@pytest.mark.parametrize("is_chain", [True, False])
+def test_what_the_target_cannot_say_is_never_kept(
+    is_chain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance, "_uniform", lambda count, like, generator: torch.zeros(count))
+    logits = torch.zeros(2, 4)
+    logits[:, 0] = -torch.inf
+    probs = torch.tensor([[0.5, 0.5, 0, 0]])
+    proposal = Proposal(torch.tensor([0]), torch.tensor([-1]), probs, is_chain=is_chain)
+    kept = reject(proposal, logits, Sampling(1.0), torch.rand(4), torch.Generator())
+    assert kept.path == ()
+    assert kept.tokens[0] in (2, 3)
+
+
+def chain(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposal, list[Prefix]]:
+    texts = [prefix]
+    for _ in range(2):
+        texts.append((*texts[-1], pick(laws.q[texts[-1]], chance)))
+    tokens = torch.tensor([text[-1] for text in texts[1:]])
+    probs = torch.stack([laws.q[text] for text in texts[:-1]])
+    return Proposal.chain(tokens, probs), texts
+
+
+def siblings(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposal, list[Prefix]]:
+    """Two children a node without replacement, two levels."""
+    texts, parents, rows = [prefix], [], []
+    for parent in (0, 1, 2):
+        q = laws.q[texts[parent]]
+        for _ in range(2):
+            token = pick(q, chance)
+            parents.append(parent - 1)
+            rows.append(q)
+            texts.append((*texts[parent], token))
+            q = q.clone()
+            q[token] = 0
+            q = q / q.sum()
+    tokens = torch.tensor([text[-1] for text in texts[1:]])
+    return Proposal(tokens, torch.tensor(parents), torch.stack(rows)), texts
+
+
+def fixed(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposal, list[Prefix]]:
+    """One-hot tokens, chosen without chance, duplicates among the siblings."""
+    texts = [prefix, *((*prefix, token) for token in (1, 1, 0)), (*prefix, 1, 2)]
+    tokens = torch.tensor([text[-1] for text in texts[1:]])
+    return Proposal(tokens, torch.tensor([-1, -1, -1, 0])), texts
+
+
+@pytest.mark.parametrize("draft", [chain, siblings, fixed])
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6, top_k=2)], ids=str)
+def test_reject_keeps_the_joint_law_of_the_target(draft: Draft, sampling: Sampling) -> None:
+    assert pvalue(draft, sampling, reject) > 1e-3
+
+
+@pytest.mark.parametrize("draft", [chain, siblings, fixed])
+def test_the_same_test_fails_without_the_residual(
+    draft: Draft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
+    assert pvalue(draft, Sampling(1.0), reject) < 1e-9

@@ -1,0 +1,131 @@
+"""Evaluation prompts are refused as training text, by hashes alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench.errors import UserError
+from specbench.inputs.suite import load_suite
+from specbench.training.corpus.data import CorpusSpec, load_corpus
+from specbench.training.corpus.evaluation import (
+    HEAD,
+    TABLE,
+    asked_by,
+    known_prompts,
+    print_of,
+    refuse_evaluation_rows,
+    words_of,
+    write_table,
+)
+from specbench.training.corpus.formats import Chat
+from specbench.training.corpus.tokenizer import load_tokenizer
+from specbench.training.embedded.repetition import load_answers
+from specbench.training.embedded.responses import ResponseSettings, select_prompts
+from specbench.training.embedded.target import prepare
+from specbench.zoo import resolve
+from tests.helpers.data import DATA
+
+SMOKE = [turn for prompt in load_suite("smoke").prompts for turn in prompt.turns]
+LONG = next(turn for turn in SMOKE if len(words_of(turn)) >= HEAD)
+SHORT = next(turn for turn in SMOKE if len(words_of(turn)) < HEAD)
+MINE = [f"Question {number} of mine?" for number in range(99)]
+
+
+def chat(question: str, answer: str = "An answer.") -> Chat:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def written(path: Path, questions: list[str]) -> CorpusSpec:
+    rows = ({"messages": chat(question, f"answer {i}")} for i, question in enumerate(questions))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return CorpusSpec(path, 1.0)
+
+
+@pytest.mark.parametrize("prompt", SMOKE)
+def test_every_prompt_of_an_embedded_suite_is_known(prompt: str) -> None:
+    assert asked_by(chat(prompt)) == "smoke"
+
+
+def test_a_quoted_prompt_is_found_in_other_dress() -> None:
+    dressed = f"Here is a task.\n\n{LONG.upper().replace(' ', '   ')}\n\nThink it over!"
+    assert asked_by(chat(dressed)) == "smoke"
+    assert asked_by(chat("Write me a task.", dressed)) == "smoke"
+
+
+def test_a_short_prompt_counts_as_a_whole_message_only() -> None:
+    assert asked_by(chat(f"{SHORT.upper()}!!")) == "smoke"
+    assert asked_by(chat(f"My cousin asked: {SHORT}")) is None
+
+
+def test_a_changed_prompt_is_another_one() -> None:
+    words = LONG.split()
+    assert asked_by(chat(" ".join(words[:-1]))) is None
+    assert asked_by(chat(" ".join([*words[:5], "purple", *words[5:]]))) is None
+    assert asked_by(chat("")) is None
+
+
+def test_the_table_holds_no_text(tmp_path: Path) -> None:
+    write_table({"one": ["Say purple monkeys."]}, tmp_path / "table.json")
+    one = print_of(["say", "purple", "monkeys"])
+    want = {"one": f"{one.head:08x}:3:{one.whole}"}
+    assert json.loads((tmp_path / "table.json").read_text()) == want
+
+
+def test_strays_are_dropped_and_counted(tmp_path: Path) -> None:
+    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    corpus = load_corpus([spec], [], seed=0)
+    clean = refuse_evaluation_rows(corpus)
+    assert len(clean.train) + len(clean.held_out) == 99
+    assert LONG not in "".join(document.text for document in clean.train + clean.held_out)
+    (facts,) = clean.files
+    assert (facts.train, facts.held_out) == (len(clean.train), len(clean.held_out))
+    assert facts.excluded == 1
+    assert refuse_evaluation_rows(clean) == clean
+
+
+def test_an_evaluation_set_is_refused_by_name(tmp_path: Path) -> None:
+    mine = written(tmp_path / "mine.jsonl", [f"Question {number}?" for number in range(2000)])
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        refuse_evaluation_rows(load_corpus([mine, suite], [], seed=0))
+
+
+def test_a_target_learns_from_no_evaluation_prompt(tmp_path: Path) -> None:
+    tokenizer = resolve("tiny-target")
+    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    corpus, _ = prepare([str(spec.path)], [], 300, tokenizer, seed=0)
+    assert [facts.excluded for facts in corpus.files] == [1]
+    assert LONG not in "".join(document.text for document in corpus.train + corpus.held_out)
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        prepare([str(spec.path), str(suite.path)], [], 300, tokenizer, seed=0)
+
+
+def test_no_answer_is_written_to_an_evaluation_prompt(tmp_path: Path) -> None:
+    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    prompts = select_prompts([str(spec.path)], ResponseSettings())
+    assert sorted(prompt[-1]["content"] for prompt in prompts) == sorted(MINE)
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        select_prompts([str(suite.path)], ResponseSettings())
+
+
+def test_answers_to_an_evaluation_prompt_are_not_unlearned_either(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(resolve("tiny-target"))
+    spec = written(tmp_path / "answers.jsonl", [*MINE, LONG])
+    assert len(load_answers(tokenizer, spec.path)) == 99
+    suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
+    with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
+        load_answers(tokenizer, suite.path)
+
+
+@pytest.mark.skipif(not (DATA / "gsm8k_test.jsonl").is_file(), reason="no evaluation files")
+def test_the_table_is_made_of_the_evaluation_files(tmp_path: Path) -> None:
+    prompts = known_prompts(DATA)
+    write_table(prompts, tmp_path / "table.json")
+    assert (tmp_path / "table.json").read_text() == TABLE.read_text()
+    texts = [text for texts in prompts.values() for text in texts if words_of(text)]
+    assert [text for text in texts[::20] if asked_by(chat(text)) is None] == []
