@@ -11,6 +11,7 @@ from specbench.core.drafter import (
 )
 from specbench.core.kv import KVCache, cache_argument
 from specbench.core.proposal import Proposal
+from specbench.core.rules import REJECT, SELECT, SELECT_RATIO, WALK, Kept, Rule
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
 from specbench.drafting.adaptive import AdaptiveLength, before_stop
@@ -23,15 +24,21 @@ from specbench.drafting.candidates import (
 from specbench.errors import UserError
 
 __all__ = [
+    "REJECT",
+    "SELECT",
+    "SELECT_RATIO",
+    "WALK",
     "AdaptiveLength",
     "Autoregressive",
     "Commit",
     "DraftSession",
     "Drafter",
     "KVCache",
+    "Kept",
     "NoOptions",
     "Proposal",
     "Request",
+    "Rule",
     "Sampling",
     "Target",
     "TargetView",

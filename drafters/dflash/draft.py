@@ -12,12 +12,16 @@ from torch import Tensor
 from drafters.dflash.checkpoint import load_config, load_model
 from drafters.dflash.config import DFlashConfig
 from specbench.api import (
+    REJECT,
+    SELECT,
+    WALK,
     AdaptiveLength,
     Commit,
     Drafter,
     DraftSession,
     Proposal,
     Request,
+    Rule,
     TargetView,
     UserError,
     before_stop,
@@ -70,10 +74,10 @@ class DFlash(Drafter):
     Options = DFlashOptions
 
     @property
-    def rule(self) -> str:
+    def rule(self) -> Rule:
         if self.options.candidates > 1:
-            return "select"
-        return "reject" if self.options.sample else "walk"
+            return SELECT
+        return REJECT if self.options.sample else WALK
 
     @property
     def details(self) -> dict[str, Any]:
@@ -134,7 +138,7 @@ class DFlashSession(DraftSession):
         config = drafter.config
         self._drafter = drafter
         self._sampling = request.sampling
-        self._draws = drafter.rule == "reject" and not request.sampling.greedy
+        self._draws = drafter.rule is REJECT and not request.sampling.greedy
         self._candidates = drafter.options.candidates, drafter.options.draft_temperature
         self._generator = seeded_generator(request.seed, "draft", drafter.target.device)
         shape = (config.layers, config.kv_heads, request.capacity, config.head_dim)

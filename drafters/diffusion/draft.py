@@ -13,11 +13,15 @@ from drafters.diffusion.prefix import CACHES
 from drafters.diffusion.sampling import ORDERS, Ranked, denoise
 from drafters.diffusion.vocabulary import match
 from specbench.api import (
+    REJECT,
+    SELECT,
+    WALK,
     Commit,
     Drafter,
     DraftSession,
     Proposal,
     Request,
+    Rule,
     Sampling,
     TargetView,
     UserError,
@@ -105,10 +109,10 @@ class Diffusion(Drafter):
         return int(self.options.tokens)
 
     @property
-    def rule(self) -> str:
+    def rule(self) -> Rule:
         if self.options.candidates > 1:
-            return "select"
-        return "reject" if self.options.sample else "walk"
+            return SELECT
+        return REJECT if self.options.sample else WALK
 
     @property
     def details(self) -> dict[str, Any]:

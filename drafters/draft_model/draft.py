@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from specbench.api import (
+    REJECT,
+    WALK,
     Commit,
     Drafter,
     DraftSession,
     KVCache,
     Proposal,
     Request,
+    Rule,
     Sampling,
     Target,
     TargetView,
@@ -55,8 +58,8 @@ class DraftModel(Drafter):
     Options = Options
 
     @property
-    def rule(self) -> str:
-        return "reject" if self.options.sample else "walk"
+    def rule(self) -> Rule:
+        return REJECT if self.options.sample else WALK
 
     def bind(self, target: TargetView) -> None:
         """Load the draft on the target's device and in its dtype, and compare vocabularies.

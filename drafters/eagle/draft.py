@@ -14,7 +14,7 @@ from drafters.eagle.checkpoint import load_model, own_embedding_differs
 from drafters.eagle.config import EagleConfig
 from drafters.eagle.session import ChainSession, FixedSession, TreeSession
 from drafters.eagle.tree import FIXED_TREE
-from specbench.api import Drafter, DraftSession, Request, TargetView, UserError
+from specbench.api import REJECT, WALK, Drafter, DraftSession, Request, Rule, TargetView, UserError
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.drafting.layers import RopeTables
 
@@ -260,8 +260,8 @@ class Eagle1(Eagle):
     Options: ClassVar[type] = Eagle1Options
 
     @property
-    def rule(self) -> str:
-        return "reject" if self.options.sample else "walk"
+    def rule(self) -> Rule:
+        return REJECT if self.options.sample else WALK
 
     def _shape(self) -> None:
         self.width = sum(map(sum, FIXED_TREE))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drafters.eagle import tree
 from specbench.api import (
+    REJECT,
     Commit,
     DraftSession,
     Proposal,
@@ -158,7 +159,7 @@ class FixedSession(EagleSession):
     def __init__(self, drafter: Eagle, request: Request) -> None:
         super().__init__(drafter, request)
         device = drafter.target.device
-        self._draws = drafter.rule == "reject" and not request.sampling.greedy
+        self._draws = drafter.rule is REJECT and not request.sampling.greedy
         self._generator = seeded_generator(request.seed, "draft", device)
         self._ranks = [torch.tensor(ranks, device=device) for ranks in tree.fixed_ranks()]
         self._parents = torch.tensor(tree.fixed_parents(), device=device)

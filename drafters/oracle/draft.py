@@ -26,7 +26,6 @@ from specbench.api import (
     probabilities,
     seeded_generator,
 )
-from specbench.zoo import resolve
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,14 @@ class Options:
 class Oracle(Drafter):
     """Proposes the target's own continuation, spoilt at a set rate.
 
-    The answer to a prompt is worked out once and remembered. As it `rehearses`, that falls
-    into the pass before the measured one, which then holds next to no drafting: its speedup is
-    the ceiling of any drafter that is accepted like this.
+    The answer to a prompt is worked out before the clock runs, and remembered. So the measured
+    time holds next to no drafting: its speedup is the ceiling of any drafter that is accepted at
+    this rate.
     """
 
     name = "oracle"
     Options = Options
-    rehearses = True
+    role = "control"
 
     def bind(self, target: TargetView) -> None:
         """Load the target once more, by its name and at its revision.
@@ -77,11 +76,16 @@ class Oracle(Drafter):
 
     def _load(self, target: TargetView) -> Target:
         return Target.load(
-            resolve(target.name),
+            target.name,
             device=target.device,
             dtype=target.dtype,
             revision=target.revision,
         )
+
+    def prepare(self, prompt: list[int], request: Request) -> None:
+        """Work out the answer that a session of this request will read."""
+        first, *rest = self._decode(tuple(prompt), 0, request)
+        self._answers[_key((*prompt, first), 1, request)] = rest
 
     def open(self, request: Request) -> DraftSession:
         return _Foresight(self, request)
@@ -89,7 +93,7 @@ class Oracle(Drafter):
     def answer(self, text: tuple[int, ...], said: int, request: Request) -> list[int]:
         """What the target says after ``text``, of which the last ``said`` tokens are output, up to
         a stop token, the request's capacity or the end of the context."""
-        key = (text, said, request.sampling, request.seed, request.capacity)
+        key = _key(text, said, request)
         if key not in self._answers:
             self._answers[key] = self._decode(text, said, request)
         return self._answers[key]
@@ -113,6 +117,10 @@ class Oracle(Drafter):
                 ids = draw(probabilities(logits, sampling), uniforms[len(answer)])[None]
             answer.append(int(ids))
         return answer
+
+
+def _key(text: tuple[int, ...], said: int, request: Request) -> tuple[object, ...]:
+    return text, said, request.sampling, request.seed, request.capacity
 
 
 class _Foresight(DraftSession):

@@ -10,9 +10,14 @@ from torch import Tensor
 from drafters.diffusion.draft import Diffusion, DiffusionSession
 from drafters.diffusion.prefix import CACHES
 from specbench.api import (
+    REJECT,
+    SELECT,
+    SELECT_RATIO,
+    WALK,
     DraftSession,
     Proposal,
     Request,
+    Rule,
     Sampling,
     check_candidates,
     draw_candidates,
@@ -20,7 +25,7 @@ from specbench.api import (
     probabilities,
 )
 
-RULES = ("select", "walk", "reject", "select-ratio")
+RULES = {rule.name: rule for rule in (SELECT, WALK, REJECT, SELECT_RATIO)}
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,8 @@ class SpecDiff2(Diffusion):
     Options = SpecDiff2Options
 
     @property
-    def rule(self) -> str:
-        return str(self.options.rule)
+    def rule(self) -> Rule:
+        return RULES[self.options.rule]
 
     def open(self, request: Request) -> DraftSession:
         return SpecDiff2Session(self, request)
@@ -109,13 +114,13 @@ class SpecDiff2Session(DiffusionSession):
         super().__init__(drafter, request)
         options = drafter.options
         self._marginals = Sampling(options.draft_temperature, options.draft_top_k)
-        self._rule = "walk" if request.sampling.greedy else options.rule
+        self._rule = drafter.rule.at(request.sampling)
 
     def _from(self, logits: Tensor) -> Proposal:
         count = self._options.candidates
         probs = probabilities(logits, self._marginals)
         chains = draw_candidates(probs, count, self._generator)
-        if self._rule == "reject":
+        if self._rule is REJECT:
             return Proposal.chains(chains, probs.expand(count, -1, -1))
-        handed = probs if self._rule == "select-ratio" else None
+        handed = probs if self._rule is SELECT_RATIO else None
         return merge_chains(chains, handed, logits.max().isfinite())

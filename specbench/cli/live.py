@@ -26,7 +26,7 @@ class Figures:
 
     def __init__(self, cells: list[Cell], samples: list[Sample]) -> None:
         self.labels = cell_labels(cells)
-        self._baseline = {cell.suite: cell.id for cell in cells if cell.rule == "none"}
+        self._baseline = {cell.suite: cell.id for cell in cells if cell.role == "baseline"}
         self._samples: dict[str, dict[tuple[str, int], Sample]] = defaultdict(dict)
         for sample in samples:
             self.add(sample)
@@ -37,7 +37,7 @@ class Figures:
 
     def text(self, cell: Cell) -> str:
         """ "AAL 3.21, 1.84x" or "AAL 3.21, broken"; what is not known yet is left out."""
-        if cell.rule == "none":
+        if cell.role == "baseline":
             return "baseline"
         samples = list(self._samples[cell.id].values())
         aal = pooled_aal(samples)

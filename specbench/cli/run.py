@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli.shared import RESULTS, names, sampling, silence
-from specbench.inputs.registry import SELF_TEST
 
 if TYPE_CHECKING:
     from specbench.inputs.plan import Plan
@@ -180,7 +179,7 @@ def run(
     silence()
     plan = make_plan(
         Settings(
-            drafters=names("--drafter", drafter) + ((SELF_TEST,) if self_test else ()),
+            drafters=names("--drafter", drafter) + (("self-test",) if self_test else ()),
             suites=names("--suite", suite or ["smoke"]),
             target=target,
             revision=revision,

@@ -16,11 +16,10 @@ from specbench.errors import UserError
 if TYPE_CHECKING:
     from specbench.core.target import Target
     from specbench.inputs.plan import Plan
-    from specbench.run.arms import Ready
-    from specbench.run.distribution import LawTest
+    from specbench.run.arms import DrafterArm
+    from specbench.run.distribution import DistributionTest
 
 SCHEMA = 1
-CONTROL = "face-value"
 CODES = {"failed": 1, "no power": 3, "passed": 0}
 """Exit codes, the worst first: of several configurations the worst one's counts."""
 
@@ -109,28 +108,20 @@ def verify(
 
 
 def _verified(
-    plan: "Plan", target: "Target", ready: "Ready", *, samples: int, tokens: int, prompts: int
+    plan: "Plan", target: "Target", ready: "DrafterArm", *, samples: int, tokens: int, prompts: int
 ) -> dict[str, Any]:
     """Test one drafter, print what was found, return it as JSON values."""
-    import torch
+    from specbench.run.distribution import CONTROL, distribution_test
+    from specbench.run.turns import Asking
 
-    from specbench.inputs import chat
-    from specbench.run.arms import Failure
-    from specbench.run.distribution import law_test
-
-    cell = ready.cells[0]
-    if isinstance(ready.drafter, Failure):
-        raise UserError(f"{cell.drafter} cannot be loaded: {ready.drafter.text}.")
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
-    messages = [[{"role": "user", "content": p.turns[0]}] for p in plan.suites[0].prompts]
-    asked = [chat.encode(target.tokenizer, m, plan.thinking) for m in messages]
-    chosen = sorted(asked, key=len)[:prompts]
+    cell, drafter = ready.cells[0], ready.bound
+    turns = Asking(target.tokenizer, plan.thinking).first_turns(plan.suites[0])
+    chosen = sorted((turn.prompt for turn in turns), key=len)[:prompts]
     with _progress(cell.drafter, 2 * samples) as tell:
         test, control = (
-            law_test(
+            distribution_test(
                 target,
-                ready.drafter,
+                drafter,
                 rule,
                 chosen,
                 samples=samples,
@@ -139,7 +130,7 @@ def _verified(
                 seed=plan.seed,
                 tell=tell,
             )
-            for rule in (cell.rule, CONTROL)
+            for rule in (ready.rule, CONTROL)
         )
     verdict = _verdict(test, control)
     _print(cell.drafter, test, control, verdict)
@@ -147,13 +138,15 @@ def _verified(
             "control": asdict(control), "threshold": test.threshold}  # fmt: skip
 
 
-def _verdict(test: "LawTest", control: "LawTest") -> str:
+def _verdict(test: "DistributionTest", control: "DistributionTest") -> str:
     if not test.passed:
         return "failed"
     return "no power" if control.passed else "passed"
 
 
-def _print(drafter: str, test: "LawTest", control: "LawTest", verdict: str) -> None:
+def _print(
+    drafter: str, test: "DistributionTest", control: "DistributionTest", verdict: str
+) -> None:
     degrees = test.positions[0].degrees
     typer.echo(
         f"{drafter}, rule {test.rule}: {test.samples} answers, {test.drafted} tokens drafted"

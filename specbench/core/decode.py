@@ -1,11 +1,13 @@
-"""The loop: draft, verify, commit."""
+"""The loop: draft, verify, commit. The only place where target, verifier and drafter meet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench.core.drafter import Commit, Drafter, Request
+from specbench.core.drafter import Drafter, DraftSession, NullProbe, Probe, Request
+from specbench.core.proposal import Proposal
+from specbench.core.rules import Rule
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
 from specbench.core.verifier import Verifier
@@ -19,13 +21,20 @@ class Round:
         drafted: tokens proposed.
         accepted: tokens of the kept path, before any cut.
         tokens: the emitted tokens: accepted and bonus, cut at a stop token and at the budget.
-        finish: why the sequence ends here ("stop" or "length"), or None.
     """
 
     drafted: int
     accepted: int
     tokens: tuple[int, ...]
-    finish: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A finished sequence: output tokens, its rounds, and why it ended ("stop" or "length")."""
+
+    tokens: tuple[int, ...]
+    rounds: tuple[Round, ...]
+    finish: str
 
 
 def cut(
@@ -39,53 +48,126 @@ def cut(
     return tokens, "length" if len(tokens) == budget else None
 
 
-def rounds(
-    verifier: Verifier,
-    drafter: Drafter,
-    prompt: Commit,
-    max_new_tokens: int,
-    stop_ids: frozenset[int],
-    request: Request,
-) -> Iterator[Round]:
-    """Everything after the prefill, one round at a time.
+class Decoding:
+    """One sequence: `prefill`, then `rounds` until it ends, then `output`.
 
-    ``prompt`` is the prefill's commit; its last token is the first output token, which belongs
-    to no round: the emitted tokens of all rounds and that one are the output. Nothing is
-    yielded when the first token already ends the sequence.
+    The first output token is the prefill's and belongs to no round: that token and the emitted
+    tokens of all rounds are the output. There is no round when the first token ends the sequence.
+
+    Args:
+        target: the model; ``drafter`` is bound to it.
+        prompt: token ids.
+        max_new_tokens: cut to what the target's context leaves.
+        sampling, seed: of the output; greedy by default.
+        stop_ids: tokens that end the output; None takes the target's own.
+        rule: judges the proposals; None takes the drafter's own.
+        depth: the most levels a proposal may have; None leaves that to the drafter.
+        probe: sees the phases "draft", "verify", "accept" and "update".
+
+    Attributes:
+        left: tokens that may still be emitted.
+        finish: why the sequence has ended, or None.
 
     Raises:
-        ValueError: a malformed proposal, or distributions from a drafter that announces none.
+        UserError: the prompt leaves no room for a token in the target's context.
     """
-    probe = request.probe
-    left = max_new_tokens - 1
-    if cut(prompt.tokens[-1:], max_new_tokens, stop_ids)[1]:
-        return
-    with probe.phase("draft"):
-        session = drafter.open(request)
-        session.commit(prompt)
-    finish = None
-    while finish is None:
-        with probe.phase("draft"):
-            proposal = session.propose(left)
-        if proposal.probs is not None and drafter.rule == "walk":
-            raise ValueError(f"{drafter.name} hands over distributions, which `walk` ignores")
-        with probe.phase("verify"):
-            commit = verifier.verify(proposal)
-        tokens, finish = cut(commit.tokens, left, stop_ids)
-        left -= len(tokens)
-        if finish is None:
-            with probe.phase("update"):
-                session.commit(commit)
-        yield Round(len(proposal), commit.accepted, tokens, finish)
 
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        prompt: list[int],
+        max_new_tokens: int,
+        *,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        stop_ids: frozenset[int] | None = None,
+        rule: Rule | None = None,
+        depth: int | None = None,
+        probe: Probe | None = None,
+    ) -> None:
+        sampling, probe = sampling or Sampling(), probe or NullProbe()
+        self._prompt, self._drafter, self._depth, self._probe = prompt, drafter, depth, probe
+        self._stop_ids = target.stop_ids if stop_ids is None else stop_ids
+        self.left = target.budget(len(prompt), max_new_tokens)
+        self.verifier = Verifier(
+            target,
+            sampling,
+            seed,
+            len(prompt),
+            self.left,
+            drafter.width,
+            drafter.taps,
+            rule or drafter.rule,
+            probe,
+        )
+        self.request = Request(sampling, seed, self.verifier.capacity, probe)
+        self.finish: str | None = None
+        self._tokens: list[int] = []
+        self._rounds: list[Round] = []
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A finished sequence: output tokens, its rounds, and why it ended."""
+    def prefill(self) -> None:
+        """Run the prompt and draw the first output token."""
+        self._prefilled = self.verifier.prefill(self._prompt)
+        self._emit(self._prefilled.tokens[-1:])
 
-    tokens: tuple[int, ...]
-    rounds: tuple[Round, ...]
-    finish: str
+    def rounds(self) -> Iterator[Round]:
+        """Everything after the prefill, one round at a time.
+
+        Raises:
+            ValueError: a malformed proposal, or distributions that the drafter's rule ignores.
+        """
+        if self.finish is None:
+            self.open()
+        while self.finish is None:
+            yield self.judge(self.propose())
+
+    def open(self) -> DraftSession:
+        """Open the draft session and tell it the prompt."""
+        with self._probe.phase("draft"):
+            self._session = self._drafter.open(self.request)
+            self._session.commit(self._prefilled)
+        return self._session
+
+    def propose(self) -> Proposal:
+        """The session's next proposal."""
+        levels = self.left if self._depth is None else min(self.left, self._depth)
+        with self._probe.phase("draft"):
+            proposal = self._session.propose(levels)
+        own = self._drafter.rule
+        if proposal.probs is not None and own.same_text:
+            raise ValueError(
+                f"{self._drafter.name} hands over distributions, which `{own.name}` ignores"
+            )
+        return proposal
+
+    def judge(self, proposal: Proposal) -> Round:
+        """Verify a proposal, emit what is kept, tell the session."""
+        with self._probe.phase("verify"):
+            commit = self.verifier.verify(proposal)
+        emitted = self._emit(commit.tokens)
+        if self.finish is None:
+            with self._probe.phase("update"):
+                self._session.commit(commit)
+        self._rounds.append(Round(len(proposal), commit.accepted, emitted))
+        return self._rounds[-1]
+
+    def output(self) -> Output:
+        """What has been said so far."""
+        return Output(tuple(self._tokens), tuple(self._rounds), self.finish or "length")
+
+    def run(self) -> Output:
+        """The whole sequence."""
+        self.prefill()
+        for _ in self.rounds():
+            pass
+        return self.output()
+
+    def _emit(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        emitted, self.finish = cut(tokens, self.left, self._stop_ids)
+        self.left -= len(emitted)
+        self._tokens += emitted
+        return emitted
 
 
 def generate(
@@ -94,26 +176,17 @@ def generate(
     prompt: list[int],
     max_new_tokens: int,
     *,
-    stop_ids: frozenset[int] | None = None,
     sampling: Sampling | None = None,
     seed: int = 0,
+    stop_ids: frozenset[int] | None = None,
 ) -> Output:
-    """Decode one sequence with a bound drafter, without any measuring.
-
-    Raises:
-        UserError: the prompt leaves no room for a token in the target's context.
-    """
-    sampling = sampling or Sampling()
-    stops = target.stop_ids if stop_ids is None else stop_ids
-    budget = target.budget(len(prompt), max_new_tokens)
-    verifier = Verifier(
-        target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps, drafter.rule
-    )
-    first = verifier.prefill(prompt)
-    request = Request(sampling, seed, verifier.capacity)
-    done = tuple(rounds(verifier, drafter, first, budget, stops, request))
-    opening, finish = cut(first.tokens[-1:], budget, stops)
-    if done:
-        finish = done[-1].finish
-    tokens = opening + tuple(token for r in done for token in r.tokens)
-    return Output(tokens, done, finish or "length")
+    """Decode one sequence with a bound drafter, without any measuring; see `Decoding`."""
+    return Decoding(
+        target,
+        drafter,
+        prompt,
+        max_new_tokens,
+        sampling=sampling,
+        seed=seed,
+        stop_ids=stop_ids,
+    ).run()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from specbench.core.proposal import Proposal
+from specbench.core.rules import WALK, Rule
 from specbench.core.sampling import Sampling
+
+Role = Literal["baseline", "control", "method"]
+"""What a drafter is in a comparison. A control (self-test, oracle) is never ranked."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,13 @@ class DraftSession(ABC):
     def propose(self, budget: int) -> Proposal:
         """Propose a tree below the anchor, at most ``budget`` (>= 1) levels deep."""
 
+    def buffers(self) -> Iterable[Tensor]:
+        """The preallocated buffers that the session owns, its K/V caches above all.
+
+        They stay in place for the whole sequence: the contract kit compares their addresses.
+        """
+        return ()
+
 
 @dataclass(frozen=True)
 class NoOptions:
@@ -120,9 +132,8 @@ class Drafter(ABC):
 
     Attributes:
         name: as on the command line.
+        role: what it is in a comparison.
         Options: frozen dataclass of its settings.
-        rehearses: every answer is decoded once, untimed, before it is measured. Only for what is
-            no method, such as a drafter that knows the answer: it is said in every table.
         taps: target boundaries whose hidden states it wants (0 is the embedding output, i the
             residual stream after i decoder layers); known after `bind`.
         width: the most tokens one proposal holds; known after `bind`.
@@ -130,7 +141,7 @@ class Drafter(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type] = NoOptions
-    rehearses: ClassVar[bool] = False
+    role: ClassVar[Role] = "method"
     taps: tuple[int, ...] = ()
     width: int = 0
 
@@ -143,14 +154,13 @@ class Drafter(ABC):
         return {}
 
     @property
-    def rule(self) -> str:
+    def rule(self) -> Rule:
         """The acceptance rule for its proposals at temperature > 0; known before `bind`.
 
-        "walk" for one-hot tokens, "reject" for tokens that come with the distribution they were
-        drawn from, or another name in `specbench.core.verifier.RULES`. At temperature 0 every
-        proposal is walked.
+        `WALK` for one-hot tokens, `REJECT` for tokens that come with the distribution they were
+        drawn from, or a rule of the drafter's own. At temperature 0 every proposal is walked.
         """
-        return "walk"
+        return WALK
 
     @abstractmethod
     def bind(self, target: TargetView) -> None:
@@ -160,15 +170,42 @@ class Drafter(ABC):
             UserError: the checkpoint or its tokenizer does not fit the target.
         """
 
+    def prepare(self, prompt: list[int], request: Request) -> None:  # noqa: B027 (optional)
+        """Work done before an answer is timed; called for controls only.
+
+        A method must pay for all its work on the clock. The oracle learns the answer here.
+        """
+
     @abstractmethod
     def open(self, request: Request) -> DraftSession:
         """Start a sequence."""
+
+
+class Unbound(Drafter):
+    """Stands in for a drafter that could not be bound: whatever it is asked for fails the same.
+
+    Args:
+        error: what went wrong while the drafter was bound.
+    """
+
+    name = "unbound"
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def bind(self, target: TargetView) -> NoReturn:
+        raise self.error
+
+    def open(self, request: Request) -> NoReturn:
+        raise self.error
 
 
 class Autoregressive(Drafter):
     """No drafter: the empty proposal every round, through the same loop, cache and counting."""
 
     name = "autoregressive"
+    role: ClassVar[Role] = "baseline"
 
     def bind(self, target: TargetView) -> None:
         self._empty = Proposal.chain(torch.empty(0, dtype=torch.long, device=target.device))
@@ -180,11 +217,11 @@ class Autoregressive(Drafter):
 class SelfTest(Autoregressive):
     """Autoregressive decoding once more, as if it were a drafter: an A/A test.
 
-    Its speedup is 1 but for what the machine does by itself, so what its interval leaves open is
-    what no comparison on this machine can see.
+    Its true speedup is 1, so its interval shows the smallest difference this machine can resolve.
     """
 
     name = "self-test"
+    role = "control"
 
 
 class _Silent(DraftSession):

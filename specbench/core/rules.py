@@ -1,4 +1,4 @@
-"""Acceptance rules: pure functions from (proposal, target logits, noise) to what is kept."""
+"""Acceptance rules: which drafted tokens a round keeps, and the target's own token after them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,31 @@ class Kept:
     tokens: tuple[int, ...]
 
 
-Rule = Callable[[Proposal, Tensor, Sampling, Tensor, torch.Generator], Kept]
-"""(proposal, logits [n+1, V], sampling, uniforms [>= depth+1], generator) -> Kept."""
+Keep = Callable[[Proposal, Tensor, Sampling, Tensor, torch.Generator], Kept]
+"""(proposal, logits ``[n + 1, V]``, sampling, uniforms ``[>= depth + 1]``, generator) -> Kept."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An acceptance rule, as a drafter hands it over.
+
+    Attributes:
+        name: for records and tables.
+        keep: the rule itself, a pure function.
+        lossless: whether the output keeps the target's distribution. A rule that does not is
+            marked in every table.
+        same_text: whether the text equals plain sampling with the same seed, token for token, at
+            any temperature.
+    """
+
+    name: str
+    keep: Keep
+    lossless: bool
+    same_text: bool
+
+    def at(self, sampling: Sampling) -> Rule:
+        """This rule, or `WALK` when sampling is greedy: then every proposal is walked."""
+        return WALK if sampling.greedy else self
 
 
 def walk(
@@ -54,9 +77,9 @@ def walk(
         wanted = draw(probabilities(logits, sampling), uniforms[proposal.depths])
     if proposal.is_chain:
         matches = (proposal.tokens == wanted[:-1]).long().cumprod(0).sum()
-        return _fetch_chain(proposal, matches, wanted[matches], logits)
+        return _fetch_chain(proposal, matches, _at(wanted, matches), logits)
     row = _deepest(proposal, proposal.tokens != wanted[_parent_rows(proposal)])
-    return _fetch_tree(proposal, row, wanted[row], logits)
+    return _fetch_tree(proposal, row, _at(wanted, row), logits)
 
 
 def select(
@@ -82,7 +105,7 @@ def select(
     wanted = draw(probs, uniforms[proposal.depths])
     missed = proposal.tokens != wanted[_parent_rows(proposal)]
     row = _deepest(proposal, missed | ~best_path(proposal, probs))
-    return _fetch_tree(proposal, row, wanted[row], logits)
+    return _fetch_tree(proposal, row, _at(wanted, row), logits)
 
 
 def select_ratio(
@@ -110,17 +133,14 @@ def select_ratio(
     index = torch.arange(len(proposal), device=p.device), proposal.tokens.clamp(0, p.shape[-1] - 1)
     row = _deepest(proposal, ~path | (u[1:] * q[index] >= p[rows, index[1]]))
     following = path & (rows == row)
-    refused = q[following.long().argmax()] * following.any()
-    return _fetch_tree(proposal, row, draw(residual(p[row], refused), u[0]), logits)
-
-
-select_ratio.lossless = False  # type: ignore[attr-defined]
+    refused = _at(q, following.long().argmax()) * following.any()
+    return _fetch_tree(proposal, row, draw(residual(_at(p, row), refused), u[0]), logits)
 
 
 def best_path(proposal: Proposal, probs: Tensor) -> Tensor:
     """``[n]`` bool: the nodes of the path with the largest `expected_streaks`."""
     chosen = expected_streaks(proposal, probs).argmax()
-    return proposal.ancestors[1:, 1:][chosen]
+    return _at(proposal.ancestors[1:, 1:], chosen)
 
 
 def expected_streaks(proposal: Proposal, probs: Tensor) -> Tensor:
@@ -194,42 +214,51 @@ def _reject_chain(
     kept = u[:count] * q.gather(1, picked)[:, 0] < p[:count].gather(1, picked)[:, 0]
     accepted = kept.long().cumprod(0).sum()
     # Past the last token there is nothing to subtract: the bonus comes from p itself.
-    q_at = torch.cat([q, torch.zeros_like(q[:1])])[accepted]
-    bonus = draw(residual(p[accepted], q_at), u[count])
+    q_at = _at(torch.cat([q, torch.zeros_like(q[:1])]), accepted)
+    bonus = draw(residual(_at(p, accepted), q_at), u[count])
     return _fetch_chain(proposal, accepted, bonus, logits)
 
 
 def _reject_tree(
     proposal: Proposal, target: Tensor, logits: Tensor, generator: torch.Generator
 ) -> Kept:
-    """Node by node: whether a sibling is tried depends on the verdict before it.
+    """Every node in the order of depth, without asking the host which of them are tried.
 
-    One host synchronisation a sibling tried. Without them the residuals of all siblings of all
-    nodes would be needed, each over the whole vocabulary, and most are never tried.
+    A node is tried when its parent carries the text kept so far. What a trial changes is selected
+    on the device, so that a round waits for the device once, however many siblings it tries.
     """
-    _, tokens, parents = _fetch(proposal, logits)
-    matching = {-1}
-    node = -1
-    while True:
-        p = target[node + 1]
-        children = [i for i, parent in enumerate(parents) if parent in matching]
-        for child in children:
-            q = _draft_row(proposal, child, p)
-            u = _uniform(1, p, generator)[0]
-            if bool(u * q[tokens[child]] < p[tokens[child]]):
-                matching = {i for i in children if tokens[i] == tokens[child]}
-                node = child
-                break
-            p = residual(p, q)
-        else:
-            bonus = int(draw(p, _uniform(1, p, generator)[0]))
-            return _kept(tokens, parents, node, bonus)
+    order = proposal.depths[1:].argsort(stable=True)
+    tokens = proposal.tokens.clamp(0, target.shape[-1] - 1)
+    parent_rows = _parent_rows(proposal)
+    uniforms = _uniform(len(proposal) + 1, target, generator)
+    no_root = torch.zeros(1, dtype=torch.bool, device=tokens.device)
+    # The rows that carry the text kept so far; the anchor's at first.
+    carrying = torch.cat([~no_root, no_root.expand(len(proposal))])
+    row = tried = torch.zeros(1, dtype=torch.long, device=tokens.device)
+    p = target[0]
+    for node in torch.split(order, 1):
+        token = tokens[node]
+        q = _draft_row(proposal, node, token, p)
+        is_tried = carrying[parent_rows[node]]
+        is_kept = is_tried & (uniforms[tried] * q[token] < p[token])
+        siblings = carrying[parent_rows] & (tokens == token)
+        p = torch.where(is_kept, target[node + 1][0], torch.where(is_tried, residual(p, q), p))
+        carrying = torch.where(is_kept, torch.cat([no_root, siblings]), carrying)
+        row = torch.where(is_kept, node + 1, row)
+        tried = tried + is_tried
+    return _fetch_tree(proposal, row[0], draw(p, uniforms[tried][0]), logits)
 
 
-def _draft_row(proposal: Proposal, node: int, like: Tensor) -> Tensor:
+def _draft_row(proposal: Proposal, node: Tensor, token: Tensor, like: Tensor) -> Tensor:
+    """``[V]`` what the token of ``node`` ``[1]`` was drawn from; one-hot without distributions."""
     if proposal.probs is not None:
-        return proposal.probs[node]
-    return torch.zeros_like(like).scatter_(0, proposal.tokens[node : node + 1], 1.0)
+        return proposal.probs[node][0]
+    return torch.zeros_like(like).scatter_(0, token, 1.0)
+
+
+def _at(x: Tensor, index: Tensor) -> Tensor:
+    """``x[index]`` for a 0-d ``index`` on the device; plain indexing would wait for the device."""
+    return x.index_select(0, index.view(1))[0]
 
 
 def _fetch_chain(proposal: Proposal, accepted: Tensor, bonus: Tensor, logits: Tensor) -> Kept:
@@ -272,3 +301,9 @@ def _kept(tokens: list[int], parents: list[int], node: int, bonus: int) -> Kept:
         node = parents[node]
     path.reverse()
     return Kept(tuple(path), (*(tokens[i] for i in path), bonus))
+
+
+WALK = Rule("walk", walk, lossless=True, same_text=True)
+REJECT = Rule("reject", reject, lossless=True, same_text=False)
+SELECT = Rule("select", select, lossless=True, same_text=True)
+SELECT_RATIO = Rule("select-ratio", select_ratio, lossless=False, same_text=False)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
+from specbench import zoo
 from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import TargetView
 from specbench.core.kv import KVCache, cache_argument
@@ -64,7 +65,7 @@ class Target:
         revision: str | None = None,
         role: str = "target",
     ) -> Target:
-        """Load from a hub id or a folder; safetensors only, no remote code.
+        """Load an embedded model, a folder or a hub id; safetensors only, no remote code.
 
         Args:
             role: what the model is to the person who named it, for messages.
@@ -75,7 +76,7 @@ class Target:
         """
         try:
             model, found = AutoModelForCausalLM.from_pretrained(
-                name,
+                zoo.resolve(name),
                 dtype=dtype,
                 revision=revision,
                 use_safetensors=True,
@@ -225,9 +226,11 @@ def largest_error(dtype: torch.dtype) -> float:
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """The tokenizer under a hub id or folder, or None where there is none."""
+    """The tokenizer of an embedded model, a folder or a hub id; None where there is none."""
     try:
-        found = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        found = AutoTokenizer.from_pretrained(
+            zoo.resolve(name), revision=revision, trust_remote_code=False
+        )
     except (OSError, ValueError):
         return None
     # Where there are no files transformers may make one up that knows its special tokens only.

@@ -8,27 +8,17 @@ from torch import Tensor
 from specbench.core.drafter import Commit, NullProbe, Probe
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
-from specbench.core.rules import Rule, reject, select, select_ratio, walk
+from specbench.core.rules import WALK, Rule
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
-
-RULES: dict[str, Rule] = {
-    "walk": walk,
-    "reject": reject,
-    "select": select,
-    "select-ratio": select_ratio,
-}
-
-SAME_TEXT = frozenset({"walk", "select"})
-"""Rules with the text of plain sampling of the same seed, token for token, at any temperature."""
 
 
 class Verifier:
     """One sequence's target side.
 
     Between calls the cache holds every committed token but the anchor. Output token t is drawn
-    with the t-th uniform of the seed, whatever the drafter, under `walk` and `select`; the other
-    rules draw from a generator of their own.
+    with the t-th uniform of the seed, whatever the drafter, under rules of the `same_text`; the
+    others draw from a generator of their own.
 
     Args:
         target: the model.
@@ -37,7 +27,7 @@ class Verifier:
         prompt_length, budget: tokens of the prompt, and the most to be emitted.
         width: the most tokens one proposal holds.
         taps: boundaries whose hidden states the commits carry.
-        rule: a name in `RULES`, for temperature > 0; greedy sampling always walks.
+        rule: for temperature > 0; greedy sampling always walks.
         probe: sees the rule and the cache's compaction as "accept".
     """
 
@@ -50,13 +40,13 @@ class Verifier:
         budget: int,
         width: int,
         taps: tuple[int, ...] = (),
-        rule: str = "walk",
+        rule: Rule = WALK,
         probe: Probe | None = None,
     ) -> None:
         self.target = target
         self.sampling = sampling
         self.taps = taps
-        self._rule = walk if sampling.greedy else RULES[rule]
+        self._keep = rule.at(sampling).keep
         self.width = width
         self._probe = probe or NullProbe()
         self.capacity = prompt_length + budget + width + 1
@@ -104,7 +94,7 @@ class Verifier:
         logits, features = self.target.forward(ids, self.cache, self.taps, tree=proposal)
         uniforms = self._uniforms[self._emitted :]
         with self._probe.phase("accept"):
-            kept = self._rule(proposal, logits, self.sampling, uniforms, self._generator)
+            kept = self._keep(proposal, logits, self.sampling, uniforms, self._generator)
             rows = [0, *(node + 1 for node in kept.path)]
             self.cache.compact(start, rows)
         self._committed += len(kept.tokens)

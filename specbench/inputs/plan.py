@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from specbench.core.drafter import Drafter
+from specbench.core.drafter import Autoregressive, Drafter
 from specbench.core.sampling import Sampling
 from specbench.errors import UserError
 from specbench.inputs import registry
@@ -133,7 +133,7 @@ def make_plan(settings: Settings) -> Plan:
     plan = Plan(
         target=target,
         arms=plan_arms(
-            (registry.BASELINE, *settings.drafters),
+            (Autoregressive.name, *settings.drafters),
             target,
             settings.draft_model,
             settings.overrides,

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from specbench.core.drafter import Drafter
 
 GROUP = "specbench.drafters"
-BASELINE = "autoregressive"
-SELF_TEST = "self-test"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What is stored of a run: a manifest and one line a sample. Derived numbers are not stored.
 
-Schema history:
+Schema history of the manifest (samples are still at 1):
     1: first version.
+    2: a cell has a role.
 
 A run is a folder with two files, and a third where answers were traced (`records.traces`).
 ``manifest.json`` is one `Manifest`. ``samples.jsonl`` has one `Sample` a line, appended and flushed
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 from specbench.errors import UserError
 
 SCHEMA = 1
+MANIFEST_SCHEMA = 2
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 UNBOUND = "unbound"
@@ -44,6 +46,7 @@ class Cell:
 
     Attributes:
         drafter: its name; ``options`` are its settings, defaults included.
+        role: "baseline", "control" or "method"; see `specbench.core.drafter.Role`.
         width: the most tokens one proposal holds.
         rule: acceptance rule ("walk", "reject", or "none" for the baseline), or `UNBOUND`.
         lossless: whether the rule keeps the target's distribution.
@@ -55,6 +58,7 @@ class Cell:
 
     target: ModelId
     drafter: str
+    role: str
     options: dict[str, Any]
     draft_model: ModelId | None
     width: int
@@ -77,14 +81,21 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Ten hex digits over every setting."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        """Ten hex digits over every setting; the role follows from the drafter and is left out."""
+        settings = asdict(self)
+        del settings["role"]
+        text = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
     def bound(self) -> bool:
         """Whether its drafter could be bound; its samples have all failed where not."""
         return self.rule != UNBOUND
+
+    @property
+    def is_self_test(self) -> bool:
+        """Whether it measures the baseline once more: a control that drafts nothing."""
+        return self.role == "control" and self.width == 0
 
     @property
     def asked(self) -> Cell:
@@ -102,7 +113,7 @@ class Manifest:
     created: str
     cells: dict[str, Cell]
     environment: dict[str, Any]
-    schema: int = SCHEMA
+    schema: int = MANIFEST_SCHEMA
 
 
 @dataclass(frozen=True)
@@ -179,7 +190,7 @@ def from_line(line: str) -> Sample:
     raw = json.loads(line)
     if not isinstance(raw, dict):
         raise ValueError("not an object")
-    _refuse_other_schema(raw)
+    _refuse_other_schema(raw, SCHEMA)
     verdict = raw.pop("verdict", None)
     raw["rounds"] = tuple(tuple(r) for r in raw.get("rounds", ()))
     raw["output"] = tuple(raw.get("output", ()))
@@ -203,7 +214,9 @@ def load_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         raw = json.loads(path.read_text())
-        _refuse_other_schema(raw)
+        _refuse_other_schema(raw, SCHEMA, MANIFEST_SCHEMA)
+        if raw["schema"] == SCHEMA:
+            raw["cells"] = {key: _with_role(cell) for key, cell in raw["cells"].items()}
         raw["cells"] = {key: _cell(value) for key, value in raw["cells"].items()}
         return _build(Manifest, raw)
     except FileNotFoundError:
@@ -237,6 +250,16 @@ def warn_of_torn_line(path: Path) -> None:
     _log.warning("%s ends in half a line, which is left out: its sample is not there.", path)
 
 
+def _with_role(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell of schema 1, with the role that follows from its drafter."""
+    details = dict(cell.get("details", {}))
+    is_control = details.pop("rehearsed", False) or cell["drafter"] == "self-test"
+    role = "control" if is_control else "method"
+    if cell["drafter"] == "autoregressive":
+        role = "baseline"
+    return {**cell, "role": role, "details": details}
+
+
 def _cell(raw: dict[str, Any]) -> Cell:
     draft = raw["draft_model"]
     return _build(
@@ -257,9 +280,10 @@ def _build(kind: type[Record], raw: dict[str, Any]) -> Record:
     return kind(**raw)
 
 
-def _refuse_other_schema(raw: dict[str, Any]) -> None:
+def _refuse_other_schema(raw: dict[str, Any], *readable: int) -> None:
     schema = raw.get("schema")
-    if schema != SCHEMA:
-        newer = isinstance(schema, int) and schema > SCHEMA
+    if schema not in readable:
+        newer = isinstance(schema, int) and schema > max(readable)
         advice = ": take the newer specbench that wrote it" if newer else ""
-        raise ValueError(f"it has schema {schema}, this version reads {SCHEMA}{advice}")
+        known = " and ".join(map(str, readable))
+        raise ValueError(f"it has schema {schema}, this version reads {known}{advice}")

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.inputs.registry import SELF_TEST
 from specbench.records.environment import differences
 from specbench.records.records import Cell, Sample, load_manifest
 from specbench.report.labels import cell_labels
@@ -117,10 +116,9 @@ def check(
     before, after = (load_manifest(run).environment for run in (baseline, candidate))
     machine = tuple(differences(before, after))
     labels = cell_labels([entry.cell for entry in theirs])
-    tests = [entry for entry in (*theirs, *ours) if entry.cell.drafter == SELF_TEST]
+    tests = [entry for entry in (*theirs, *ours) if entry.cell.is_self_test]
     theirs, ours = (
-        [entry for entry in entries if entry.cell.drafter != SELF_TEST]
-        for entries in (theirs, ours)
+        [entry for entry in entries if not entry.cell.is_self_test] for entries in (theirs, ours)
     )
     pairs, alone = _match(theirs, ours)
     unlike = tuple(

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from specbench.inputs.options import as_typed
-from specbench.inputs.registry import SELF_TEST
 from specbench.records.records import Cell, ModelId
 from specbench.report.comparable import chosen
 from specbench.report.labels import distinguish
@@ -111,7 +110,7 @@ def _self_tests(table: Table) -> list[str]:
     """What an A/A row says about every other row of its suite."""
     lines = []
     for _, row in table.rows:
-        if row.cell.drafter == SELF_TEST and row.speedup.interval is not None:
+        if row.cell.is_self_test and row.speedup.interval is not None:
             unseen = max(abs(end - 1) for end in row.speedup.interval)
             lines.append(
                 f"Self-test on {row.cell.suite}: the baseline against itself leaves {unseen:.1%} "

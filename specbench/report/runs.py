@@ -15,7 +15,7 @@ from specbench.records.traces import Split, load_traces, split
 from specbench.stats.metrics import Answers
 
 DRAFTER_SETTINGS = frozenset(
-    {"drafter", "options", "draft_model", "width", "rule", "lossless", "details"}
+    {"drafter", "role", "options", "draft_model", "width", "rule", "lossless", "details"}
 )
 
 
@@ -50,7 +50,7 @@ class Entry:
 
 def is_baseline(cell: Cell) -> bool:
     """Whether nothing is drafted, and so nothing accepted, in this cell."""
-    return cell.rule == "none"
+    return cell.role == "baseline"
 
 
 def run_folders(results: Path) -> list[Path]:

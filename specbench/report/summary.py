@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.inputs.registry import SELF_TEST
 from specbench.records.records import Cell, Manifest
 from specbench.report.comparable import Unlike, differences, grouped
 from specbench.report.labels import row_labels
@@ -72,7 +71,7 @@ class Row:
     @property
     def is_method(self) -> bool:
         """Whether it can be chosen: no baseline, under whatever name, and no foreknowledge."""
-        controls = self.cell.drafter == SELF_TEST or self.cell.details.get("rehearsed", False)
+        controls = self.cell.role == "control"
         return not (self.is_baseline or controls)
 
 

@@ -1,133 +1,234 @@
-"""A plan's drafters, bound to the target, each with its cells; one that fails fails alone."""
+"""Arms: what answers a turn in a comparison. Here, drafters in our own loop."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
-from specbench import zoo
-from specbench.core.drafter import Drafter
+from specbench.clock import EnergyMeter, PhaseProbe
+from specbench.core.decode import Decoding
+from specbench.core.drafter import Drafter, Unbound
+from specbench.core.rules import Rule
+from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.core.verifier import RULES
 from specbench.errors import UserError
 from specbench.inputs import chat, registry
 from specbench.inputs.options import parse_options
-from specbench.inputs.plan import DTYPES, Arm, Plan
+from specbench.inputs.plan import DTYPES, Plan
+from specbench.inputs.plan import Arm as PlannedArm
 from specbench.inputs.suite import Suite
 from specbench.records.environment import model_id
-from specbench.records.records import UNBOUND, Cell, ModelId
+from specbench.records.records import Cell, ModelId
+from specbench.run.measure import Answer, timed_answer
+from specbench.run.turns import Turn
 
+WARM_UP_TOKENS = 16
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Kind and text of what went wrong with one sample."""
+class TracedAnswer:
+    """An answer decoded under a probe: seconds by phase, and joules where they can be read."""
 
-    text: str
+    answer: Answer
+    seconds: dict[str, float]
+    joules: float | None
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A drafter bound to the target, and its cell on every suite in the plan's order.
+class Arm(Protocol):
+    """One column of a comparison: something that answers a turn.
 
-    Where the drafter could not be bound, every sample of its cells fails by that reason.
+    Attributes:
+        cells: its cell on every suite, in the plan's order.
+        same_text: whether its text must equal the baseline's, token for token.
     """
 
-    drafter: Drafter | Failure
+    @property
+    def cells(self) -> tuple[Cell, ...]: ...
+    @property
+    def same_text(self) -> bool: ...
+
+    def prepare(self, turn: Turn) -> None:
+        """Untimed work before an answer, such as a warm-up."""
+
+    def answer(self, turn: Turn) -> Answer:
+        """Answer a turn on the clock."""
+        ...
+
+    def trace(self, turn: Turn) -> TracedAnswer:
+        """Answer a turn under a probe; its seconds never make a speedup."""
+        ...
+
+
+@dataclass
+class DrafterArm:
+    """A drafter in our own loop; see `Arm`.
+
+    Attributes:
+        depth: the most levels a proposal may have; None leaves that to the drafter.
+        is_warm: whether it has decoded something in this process.
+    """
+
+    target: Target
+    drafter: Drafter
     cells: tuple[Cell, ...]
+    sampling: Sampling
+    depth: int | None = None
+    is_warm: bool = False
+
+    @property
+    def rule(self) -> Rule:
+        """The acceptance rule at this sampling."""
+        return self.drafter.rule.at(self.sampling)
+
+    @property
+    def same_text(self) -> bool:
+        return self.rule.same_text
+
+    @property
+    def bound(self) -> Drafter:
+        """The drafter.
+
+        Raises:
+            UserError: it could not be bound; the reason is given.
+        """
+        if isinstance(self.drafter, Unbound):
+            name, reason = self.cells[0].drafter, describe(self.drafter.error)
+            raise UserError(f"The drafter {name!r} cannot be loaded: {reason}.")
+        return self.drafter
+
+    def prepare(self, turn: Turn) -> None:
+        """Warm up once, so that kernels, buffers and caches exist; let a control prepare."""
+        if not self.is_warm:
+            timed_answer(
+                self.target, self.drafter, turn.prompt, WARM_UP_TOKENS, sampling=self.sampling
+            )
+            self.is_warm = True
+        if self.drafter.role == "control":
+            request = Decoding(
+                self.target,
+                self.drafter,
+                turn.prompt,
+                turn.budget,
+                sampling=self.sampling,
+                seed=turn.seed,
+            ).request
+            self.drafter.prepare(turn.prompt, request)
+
+    def answer(self, turn: Turn) -> Answer:
+        return self._answer(turn, None)
+
+    def trace(self, turn: Turn) -> TracedAnswer:
+        probe, meter = PhaseProbe(self.target.device), EnergyMeter(self.target.device)
+        answer = self._answer(turn, probe)
+        joules = meter.joules()
+        seconds = probe.seconds
+        seconds["rest"] = max(0.0, answer.decode_seconds - sum(seconds.values()))
+        return TracedAnswer(answer, seconds, joules)
+
+    def _answer(self, turn: Turn, probe: PhaseProbe | None) -> Answer:
+        return timed_answer(
+            self.target,
+            self.drafter,
+            turn.prompt,
+            turn.budget,
+            sampling=self.sampling,
+            seed=turn.seed,
+            depth=self.depth,
+            probe=probe,
+        )
 
 
-def attempt(
-    action: Callable[[], Result], passing: type[Exception] | tuple[()] = ()
-) -> Result | Failure:
-    """The boundary of one sample: whatever goes wrong inside is recorded, and the run goes on."""
+def attempt(action: Callable[[], Result], otherwise: Callable[[Exception], Result]) -> Result:
+    """The one boundary for failures: what goes wrong inside becomes ``otherwise`` of the error.
+
+    A run goes on after it, so what the failed action held is freed.
+    """
     try:
         return action()
-    except passing:
-        raise
-    except Exception as error:  # noqa: BLE001
-        failure = Failure(f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 (whatever a drafter raises fails its sample alone)
+        result = otherwise(error.with_traceback(None))
     # Only here are the frames gone that held what the next sample may need.
     gc.collect()
     torch.cuda.empty_cache()
-    return failure
+    return result
 
 
-def load(plan: Plan) -> tuple[Target, list[Ready]]:
+def describe(error: Exception) -> str:
+    """Kind and text of an error, for a record."""
+    return f"{type(error).__name__}: {error}"
+
+
+def load(plan: Plan) -> tuple[Target, list[DrafterArm]]:
     """The target, and every arm bound to it with its cells; the baseline comes first.
 
     Raises:
         UserError: something does not load or does not fit.
     """
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
     target = Target.load(
-        zoo.resolve(plan.target),
-        device=plan.device,
-        dtype=DTYPES[plan.dtype],
-        revision=plan.revision,
+        plan.target, device=plan.device, dtype=DTYPES[plan.dtype], revision=plan.revision
     )
-    target.name = plan.target
     if target.tokenizer is None:
         raise UserError(
             f"There is no tokenizer for the target {plan.target!r}:",
             "put its tokenizer files beside the weights.",
         )
     identity = model_id(plan.target, plan.revision)
-    return target, [_ready(plan, arm, target, identity) for arm in plan.arms]
+    return target, [_bind(plan, planned, target, identity) for planned in plan.arms]
 
 
-def _ready(plan: Plan, arm: Arm, target: Target, identity: ModelId) -> Ready:
-    """Bind; what goes wrong there, but for a person's mistake, fails this drafter's cells alone."""
+def _bind(plan: Plan, planned: PlannedArm, target: Target, identity: ModelId) -> DrafterArm:
+    """Bind one drafter. A UserError propagates; any other error fails this drafter's cells only."""
 
-    def bind() -> Ready:
-        drafter = arm.make()
+    def bound() -> Drafter:
+        drafter = planned.make()
+        if not isinstance(drafter.rule, Rule):
+            raise UserError(
+                f"The drafter {planned.name!r} hands over {drafter.rule!r} as its acceptance rule:",
+                "it must be a specbench.api.Rule, such as WALK or REJECT.",
+            )
         drafter.bind(target.view())
-        rule = rule_name(arm.name, drafter, plan.sampling.greedy)
-        rehearsed = {"rehearsed": True} if drafter.rehearses else {}
-        return Ready(drafter, cells(drafter.width, rule, drafter.details | rehearsed))
+        return drafter
 
-    def cells(width: int, rule: str, details: dict[str, Any]) -> tuple[Cell, ...]:
-        told = (width, rule, details)
-        return tuple(_cell(plan, arm, target, identity, suite, *told) for suite in plan.suites)
+    def unbound(error: Exception) -> Drafter:
+        if isinstance(error, UserError):
+            raise error
+        return Unbound(error)
 
-    ready = attempt(bind, passing=UserError)
-    if isinstance(ready, Ready):
-        return ready
-    return Ready(ready, tuple(cell.asked for cell in cells(0, UNBOUND, {})))
-
-
-def rule_name(name: str, drafter: Drafter, greedy: bool) -> str:
-    """The acceptance rule that the verifier takes for this drafter's proposals."""
-    if name == registry.BASELINE:
-        return "none"
-    return "walk" if greedy else drafter.rule
+    drafter = attempt(bound, unbound)
+    cells = tuple(_cell(plan, planned, drafter, target, identity, suite) for suite in plan.suites)
+    return DrafterArm(target, drafter, cells, plan.sampling)
 
 
 def _cell(
     plan: Plan,
-    arm: Arm,
+    planned: PlannedArm,
+    drafter: Drafter,
     target: Target,
     identity: ModelId,
     suite: Suite,
-    width: int,
-    rule: str,
-    details: dict[str, Any],
 ) -> Cell:
-    options = registry.drafter_class(arm.name).Options
-    return Cell(
+    kind = registry.drafter_class(planned.name)
+    rule = drafter.rule.at(plan.sampling)
+    cell = Cell(
         target=identity,
-        drafter=arm.name,
-        options=asdict(parse_options(arm.name, options, arm.options)),
+        drafter=planned.name,
+        role=kind.role,
+        options=asdict(parse_options(planned.name, kind.Options, planned.options)),
         draft_model=(
-            model_id(arm.draft_model, arm.options.get("revision")) if arm.draft_model else None
+            model_id(planned.draft_model, planned.options.get("revision"))
+            if planned.draft_model
+            else None
         ),
-        width=width,
-        rule=rule,
-        lossless=getattr(RULES.get(rule), "lossless", True),
+        width=drafter.width,
+        rule="none" if kind.role == "baseline" else rule.name,
+        lossless=rule.lossless,
         suite=suite.name,
         suite_hash=suite.sha256,
         sample_ids=tuple(prompt.id for prompt in suite.prompts),
@@ -139,5 +240,6 @@ def _cell(
         attention=target.attention,
         template=chat.template_hash(target.tokenizer),
         thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
-        details=details,
+        details=drafter.details,
     )
+    return cell.asked if isinstance(drafter, Unbound) else cell

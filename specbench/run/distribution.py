@@ -1,14 +1,14 @@
-"""Whether a drafter's emitted tokens follow the target's own law, where texts cannot be compared.
+"""Whether emitted tokens follow the target's own distribution, where texts cannot be compared.
 
-Under a rule that draws (`reject`) a speculative text equals plain sampling in law only. The law is
-tested token by token: given the tokens before it, an emitted token x of the target's distribution
-p, laid out from its most to its least likely token, covers an interval of length p(x). A point
-drawn evenly from that interval is uniform on [0, 1) if, and only if, x follows p (the randomised
-probability integral transform), whatever the vocabulary and however the prefixes differ. So at
-every output position the points of all samples are counted in equal bins.
+Under a rule that draws (`reject`) a speculative text equals plain sampling in distribution only.
+The distribution is tested token by token: given the tokens before it, an emitted token x of the
+target's distribution p, laid out from its most to its least likely token, covers an interval of
+length p(x). A point drawn evenly from that interval is uniform on [0, 1) if, and only if, x follows
+p (the randomised probability integral transform), whatever the vocabulary and however the prefixes
+differ. So the points of all samples are counted in equal bins, at every output position.
 
-A test that cannot fail says nothing. The same prompts and seeds are run once more under
-`face_value`, which takes drafted tokens as they come, and that run must fail.
+A test that cannot fail says nothing. The same prompts and seeds are run once more under `CONTROL`,
+which takes drafted tokens at face value, and that run must fail.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.core.decode import rounds
-from specbench.core.drafter import Drafter, Request
+from specbench.core.decode import Decoding
+from specbench.core.drafter import Drafter
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
-from specbench.core.rules import Kept, walk
+from specbench.core.rules import Kept, Rule, walk
 from specbench.core.sampling import Sampling, draw, probabilities
 from specbench.core.target import Target
-from specbench.core.verifier import RULES, Verifier
 
 SIGNIFICANCE = 0.01
 PER_BIN = 10
@@ -42,8 +41,10 @@ def face_value(
     uniforms: Tensor,
     generator: torch.Generator,
 ) -> Kept:
-    """The negative control: keep a deepest path as it was drafted, then draw the bonus from the
-    target. Wrong wherever the drafter's law is not the target's."""
+    """Keep a deepest path as it was drafted, then draw the bonus from the target.
+
+    Wrong wherever the drafter's distribution is not the target's.
+    """
     if len(proposal) == 0:
         return walk(proposal, logits, sampling, uniforms)
     node = int(proposal.depths.argmax()) - 1
@@ -55,8 +56,8 @@ def face_value(
     return Kept(tuple(path), (*(int(proposal.tokens[i]) for i in path), int(bonus)))
 
 
-face_value.lossless = False  # type: ignore[attr-defined]
-RULES["face-value"] = face_value
+CONTROL = Rule("face-value", face_value, lossless=False, same_text=False)
+"""The negative control."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Position:
 
     Attributes:
         chi_square: Pearson's statistic over ``degrees`` + 1 equal bins.
-        p: probability of one at least as large under the target's law.
+        p: probability of one at least as large under the target's distribution.
     """
 
     position: int
@@ -75,7 +76,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class LawTest:
+class DistributionTest:
     """What was found of one rule.
 
     Attributes:
@@ -96,14 +97,14 @@ class LawTest:
 
     @property
     def passed(self) -> bool:
-        """Whether no position speaks against the target's law."""
+        """Whether no position speaks against the target's distribution."""
         return self.impossible == 0 and all(p.p >= self.threshold for p in self.positions)
 
 
-def law_test(
+def distribution_test(
     target: Target,
     drafter: Drafter,
-    rule: str,
+    rule: Rule,
     prompts: Sequence[list[int]],
     *,
     samples: int,
@@ -111,12 +112,12 @@ def law_test(
     sampling: Sampling,
     seed: int = 0,
     tell: Callable[[], None] = lambda: None,
-) -> LawTest:
-    """Draw ``samples`` answers with a bound drafter, prompts taking turns, and test their law.
+) -> DistributionTest:
+    """Draw ``samples`` answers with a bound drafter, prompts taking turns, and test them.
 
     Args:
-        rule: a name in `RULES`.
-        tokens: emitted tokens an answer, and so positions tested; the prefill's token, which no
+        rule: judges the drafter's proposals.
+        tokens: emitted tokens per answer, and so positions tested; the prefill's token, which no
             drafter touches, comes before them.
         tell: called after every sample.
     """
@@ -125,42 +126,31 @@ def law_test(
     impossible = drafted = 0
     for index in range(samples):
         prompt = prompts[index % len(prompts)]
-        output, proposed = _answer(
-            target, drafter, rule, prompt, tokens + 1, sampling, _seed(seed, index)
-        )
-        probs = _law(target, prompt, output, sampling).double().cpu()
-        taken = torch.tensor(output[1:])
-        points[index] = _points(probs, taken, torch.rand(tokens, generator=noise).double())
+        output = Decoding(
+            target,
+            drafter,
+            prompt,
+            tokens + 1,
+            sampling=sampling,
+            seed=_seed(seed, index),
+            stop_ids=NO_STOPS,
+            rule=rule,
+        ).run()
+        probs = target_distribution(target, prompt, output.tokens, sampling).double().cpu()
+        taken = torch.tensor(output.tokens[1:])
+        points[index] = interval_points(probs, taken, torch.rand(tokens, generator=noise).double())
         impossible += int((probs.gather(1, taken[:, None]) == 0).sum())
-        drafted += proposed
+        drafted += sum(r.drafted for r in output.rounds)
         tell()
     bins = max(2, min(MOST_BINS, samples // PER_BIN))
-    positions = tuple(_chi_square(t + 1, points[:, t], bins) for t in range(tokens))
-    return LawTest(rule, samples, positions, impossible, drafted)
-
-
-def _answer(
-    target: Target,
-    drafter: Drafter,
-    rule: str,
-    prompt: list[int],
-    count: int,
-    sampling: Sampling,
-    seed: int,
-) -> tuple[list[int], int]:
-    """``count`` output tokens, past any stop token, and how many tokens were drafted."""
-    verifier = Verifier(
-        target, sampling, seed, len(prompt), count, drafter.width, drafter.taps, rule
-    )
-    first = verifier.prefill(prompt)
-    request = Request(sampling, seed, verifier.capacity)
-    done = list(rounds(verifier, drafter, first, count, NO_STOPS, request))
-    output = [first.tokens[-1], *(token for r in done for token in r.tokens)]
-    return output, sum(r.drafted for r in done)
+    positions = tuple(chi_square(t + 1, points[:, t], bins) for t in range(tokens))
+    return DistributionTest(rule.name, samples, positions, impossible, drafted)
 
 
 @torch.inference_mode()
-def _law(target: Target, prompt: list[int], output: list[int], sampling: Sampling) -> Tensor:
+def target_distribution(
+    target: Target, prompt: list[int], output: tuple[int, ...], sampling: Sampling
+) -> Tensor:
     """``[tokens, vocabulary]`` the target's distribution of every output token but the first, all
     given those before them; one forward without any cache of a round."""
     ids = torch.tensor([*prompt, *output[:-1]], device=target.device)
@@ -168,8 +158,11 @@ def _law(target: Target, prompt: list[int], output: list[int], sampling: Samplin
     return probabilities(logits[len(prompt) :], sampling)
 
 
-def _points(probs: Tensor, taken: Tensor, uniforms: Tensor) -> Tensor:
-    """A point in the interval of each token ``taken`` ``[n]`` of ``probs`` ``[n, vocabulary]``."""
+def interval_points(probs: Tensor, taken: Tensor, uniforms: Tensor) -> Tensor:
+    """A point in the interval of each token ``taken`` ``[n]`` of ``probs`` ``[n, vocabulary]``.
+
+    ``uniforms`` ``[n]`` say where in the interval.
+    """
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     ordered = ordered / ordered.sum(-1, keepdim=True)
     place = (order == taken[:, None]).long().argmax(-1, keepdim=True)
@@ -178,7 +171,8 @@ def _points(probs: Tensor, taken: Tensor, uniforms: Tensor) -> Tensor:
     return below + own * uniforms
 
 
-def _chi_square(position: int, points: Tensor, bins: int) -> Position:
+def chi_square(position: int, points: Tensor, bins: int) -> Position:
+    """Pearson's test of ``points`` ``[n]`` in [0, 1) against the uniform distribution."""
     counts = (points * bins).long().clamp(0, bins - 1).bincount(minlength=bins).double()
     expected = len(points) / bins
     statistic = ((counts - expected) ** 2 / expected).sum()

@@ -8,8 +8,8 @@ the very device and dtype, not assumed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -34,37 +34,57 @@ def first_difference(expected: tuple[int, ...], emitted: tuple[int, ...]) -> int
     return None if len(expected) == len(emitted) else shorter
 
 
-def judge(
-    target: Target,
-    prompt: list[int],
-    expected: tuple[int, ...],
-    emitted: tuple[int, ...],
-    *,
-    sampling: Sampling,
-    seed: int,
-    tolerance: Callable[[], float],
-) -> Verdict:
-    """Compare a `walk` output with the autoregressive one of the same prompt and seed.
+class Judge:
+    """Compares outputs with the autoregressive one of the same prompt and seed.
 
-    Where they part, the target's logits after the common prefix are computed once more. It is a
-    "near-tie" if both tokens are within ``tolerance`` (a logit difference, asked for only then) of
-    being the target's choice there, else "broken"; one output ending where the other goes on is
-    "broken".
+    Args:
+        target: computes logits once more where two outputs part.
+        sampling: of the outputs.
+        prompts: some prompts; the shortest of them measures the tolerance, when it is needed.
+        width: the most tokens that any arm proposes at once.
     """
-    position = first_difference(expected, emitted)
-    if position is None:
-        return Verdict("identical")
-    if position >= min(len(expected), len(emitted)):
-        return Verdict("broken", position)
-    logits = _next_logits(target, [*prompt, *expected[:position]])
-    pair = (expected[position], emitted[position])
-    if sampling.greedy:
-        gap = float(logits.max() - logits[list(pair)].min())
-    else:
-        uniform = _uniform(seed, position)
-        gap = max(sampled_gap(logits, token, uniform, sampling) for token in pair)
-    kind = "near-tie" if gap <= tolerance() else "broken"
-    return Verdict(kind, position, gap if math.isfinite(gap) else None)
+
+    def __init__(
+        self,
+        target: Target,
+        sampling: Sampling,
+        prompts: Callable[[], Sequence[list[int]]],
+        width: int,
+    ) -> None:
+        self.target = target
+        self.sampling = sampling
+        self._prompts = prompts
+        self._width = width
+
+    @cached_property
+    def tolerance(self) -> float:
+        """See `measure_tolerance`."""
+        return measure_tolerance(self.target, min(self._prompts(), key=len), self._width)
+
+    def verdict(
+        self, prompt: list[int], seed: int, expected: tuple[int, ...], emitted: tuple[int, ...]
+    ) -> Verdict:
+        """Judge one output of a rule that keeps the text.
+
+        Where two outputs part, the target's logits after the common prefix are computed once
+        more. It is a "near-tie" if both tokens are within `tolerance` (a logit difference) of
+        being the target's choice there, else "broken". It is "broken" too where one output ends
+        and the other goes on.
+        """
+        position = first_difference(expected, emitted)
+        if position is None:
+            return Verdict("identical")
+        if position >= min(len(expected), len(emitted)):
+            return Verdict("broken", position)
+        logits = _next_logits(self.target, [*prompt, *expected[:position]])
+        pair = (expected[position], emitted[position])
+        if self.sampling.greedy:
+            gap = float(logits.max() - logits[list(pair)].min())
+        else:
+            uniform = _uniform(seed, position)
+            gap = max(sampled_gap(logits, token, uniform, self.sampling) for token in pair)
+        kind = "near-tie" if gap <= self.tolerance else "broken"
+        return Verdict(kind, position, gap if math.isfinite(gap) else None)
 
 
 def sampled_gap(logits: Tensor, token: int, uniform: float, sampling: Sampling) -> float:

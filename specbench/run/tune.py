@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from specbench.clock import PhaseProbe, now, synchronise
-from specbench.core.drafter import Drafter, DraftSession, Request, TargetView
+from specbench.clock import now, synchronise
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
 from specbench.core.target import Target
 from specbench.errors import UserError
-from specbench.inputs import chat
 from specbench.inputs.plan import Plan
 from specbench.records.environment import environment
 from specbench.records.records import Sample
-from specbench.run.arms import Failure, Ready, load
-from specbench.run.measure import Timed, timed_sample, warm_up
+from specbench.run.arms import DrafterArm, load
+from specbench.run.runner import to_sample
+from specbench.run.turns import Asking, Turn
 from specbench.stats import metrics
 from specbench.stats.metrics import Estimate
 
@@ -147,15 +146,10 @@ def tune(plan: Plan, depths: Sequence[int] = DEPTHS) -> Tuning:
     Raises:
         UserError: a model that does not load or fit, or a drafter that reaches no depth.
     """
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
     target, arms = load(plan)
     suite = plan.suites[0]
-    prompts = [
-        chat.encode(target.tokenizer, [{"role": "user", "content": p.turns[0]}], plan.thinking)
-        for p in suite.prompts
-    ]
-    context = int(np.mean([len(p) for p in prompts])) + suite.max_new_tokens // 2
+    turns = Asking(target.tokenizer, plan.thinking, plan.seed).first_turns(suite)
+    context = int(np.mean([len(turn.prompt) for turn in turns])) + suite.max_new_tokens // 2
     curve = verify_curve(target, contexts=sorted({128, 512, context}))
     if not curve:
         raise UserError(
@@ -163,20 +157,19 @@ def tune(plan: Plan, depths: Sequence[int] = DEPTHS) -> Tuning:
             "tokens."
         )
     near = [cost for cost in curve if cost.context == context] or curve
-    passes = _Passes(plan, target, prompts, suite.max_new_tokens)
-    base = _bound(arms[0])
-    steps, _ = passes.both(base, base)
+    base = arms[0]
+    steps, _ = _both(base, base, turns)
     return Tuning(
         plan.target,
         suite.name,
         plan.device,
         plan.dtype,
-        len(prompts),
+        len(turns),
         milliseconds_a_token(steps),
         tuple(curve),
-        tuple(_tuned(passes, arm, base, depths, near) for arm in arms[1:]),
+        tuple(_tuned(base, arm, turns, depths, near) for arm in arms[1:]),
         environment(plan.device),
-        arms[0].cells[0].target.revision,
+        base.cells[0].target.revision,
     )
 
 
@@ -233,110 +226,58 @@ def _verify_once(target: Target, cache: KVCache, rows: int) -> float:
     return taken
 
 
-class _Capped(Drafter):
-    """A drafter that is asked for no more than ``depth`` levels."""
-
-    def __init__(self, drafter: Drafter, depth: int) -> None:
-        self.options = drafter.options
-        self.name = drafter.name  # type: ignore[misc]
-        self.taps, self.width = drafter.taps, drafter.width
-        self._drafter, self._depth = drafter, depth
-
-    @property
-    def rule(self) -> str:
-        return self._drafter.rule
-
-    def bind(self, target: TargetView) -> None:
-        self._drafter.bind(target)
-
-    def open(self, request: Request) -> DraftSession:
-        session = self._drafter.open(request)
-        propose = session.propose
-        session.propose = lambda budget: propose(min(budget, self._depth))  # type: ignore[method-assign]
-        return session
+def _both(
+    base: DrafterArm, arm: DrafterArm, turns: Sequence[Turn]
+) -> tuple[list[Sample], list[Sample]]:
+    """Answers of both, turn by turn, as records, so that the same statistics serve."""
+    arms: tuple[list[Sample], list[Sample]] = [], []
+    for index, turn in enumerate(turns):
+        order = [(base, arms[0]), (arm, arms[1])]
+        for one, _ in order:
+            one.prepare(turn)
+        for one, samples in order if index % 2 == 0 else reversed(order):
+            samples.append(to_sample(("tuned", str(index), 1), len(turn.prompt), one.answer(turn)))
+    return arms
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """Decoding of all prompts with one drafter, on the clock and under the probe."""
-
-    plan: Plan
-    target: Target
-    prompts: list[list[int]]
-    budget: int
-
-    def both(self, base: Drafter, drafter: Drafter) -> tuple[list[Sample], list[Sample]]:
-        """Answers of both, prompt by prompt, as records, so that the same statistics serve."""
-        for one in (base, drafter):
-            warm_up(self.target, one, self.prompts[0], self.plan.sampling)
-        arms: tuple[list[Sample], list[Sample]] = [], []
-        for index, prompt in enumerate(self.prompts):
-            order = [(base, arms[0]), (drafter, arms[1])]
-            for one, samples in order if index % 2 == 0 else reversed(order):
-                samples.append(_sample(index, self._timed(one, prompt, None)))
-        return arms
-
-    def draft_milliseconds(self, drafter: Drafter) -> float:
-        """A round's time but for the target's forward."""
-        probe = PhaseProbe(self.target.device)
-        timed = [self._timed(drafter, prompt, probe) for prompt in self.prompts]
-        total = sum(one.decode_seconds for one in timed) - probe.seconds.get("verify", 0.0)
-        return 1e3 * total / max(1, sum(len(one.rounds) for one in timed))
-
-    def _timed(self, drafter: Drafter, prompt: list[int], probe: PhaseProbe | None) -> Timed:
-        return timed_sample(
-            self.target,
-            drafter,
-            prompt,
-            self.budget,
-            sampling=self.plan.sampling,
-            seed=self.plan.seed,
-            probe=probe,
-        )
-
-
-def _sample(index: int, timed: Timed) -> Sample:
-    return Sample(
-        "tuned",
-        str(index),
-        1,
-        "ok",
-        output=timed.output,
-        finish=timed.finish,
-        rounds=tuple((r.drafted, r.accepted, len(r.tokens)) for r in timed.rounds),
-        prefill_seconds=timed.prefill_seconds,
-        decode_seconds=timed.decode_seconds,
-    )
+def _draft_milliseconds(arm: DrafterArm, turns: Sequence[Turn]) -> float:
+    """A round's time without the target's forward."""
+    traced = [arm.trace(turn) for turn in turns]
+    seconds = sum(t.answer.decode_seconds - t.seconds.get("verify", 0.0) for t in traced)
+    return 1e3 * seconds / max(1, sum(len(t.answer.output.rounds) for t in traced))
 
 
 def _tuned(
-    passes: _Passes, arm: Ready, base: Drafter, depths: Sequence[int], curve: Sequence[VerifyCost]
+    base: DrafterArm,
+    arm: DrafterArm,
+    turns: Sequence[Turn],
+    depths: Sequence[int],
+    curve: Sequence[VerifyCost],
 ) -> Tuned:
-    drafter, cell = _bound(arm), arm.cells[0]
-    kept = [depth for depth in depths if depth <= max(1, drafter.width)]
+    width, cell = arm.bound.width, arm.cells[0]
+    kept = [depth for depth in depths if depth <= max(1, width)]
     if not kept:
         raise UserError(
-            f"The drafter {cell.drafter!r} proposes at most {drafter.width} tokens, fewer than any "
+            f"The drafter {cell.drafter!r} proposes at most {width} tokens, fewer than any "
             f"of the depths {', '.join(map(str, depths))}: give a smaller one."
         )
-    for prompt in passes.prompts if drafter.rehearses else ():
-        passes._timed(drafter, prompt, None)
-    return Tuned(
-        cell.drafter,
-        cell.options,
-        tuple(_measure(passes, base, _Capped(drafter, depth), depth, curve) for depth in kept),
-    )
+    measured = (_measure(base, replace(arm, depth=depth), turns, depth, curve) for depth in kept)
+    return Tuned(cell.drafter, cell.options, tuple(measured))
 
 
 def _measure(
-    passes: _Passes, base: Drafter, capped: Drafter, depth: int, curve: Sequence[VerifyCost]
+    base: DrafterArm,
+    arm: DrafterArm,
+    turns: Sequence[Turn],
+    depth: int,
+    curve: Sequence[VerifyCost],
 ) -> Depth:
-    """Both arms prompt by prompt, then the drafter once more under the probe."""
-    baseline, samples = passes.both(base, capped)
+    """Both arms turn by turn, then the drafter once more under the probe."""
+    baseline, samples = _both(base, arm, turns)
     rounds = [r for sample in samples for r in sample.rounds]
     rows = 1 + sum(drafted for drafted, _, _ in rounds) / max(1, len(rounds))
     step = milliseconds_a_token(baseline)
-    draft, verify = passes.draft_milliseconds(capped), _at(curve, rows)
+    draft, verify = _draft_milliseconds(arm, turns), _at(curve, rows)
     aal = metrics.estimate_pooled_aal(samples)
     return Depth(
         depth,
@@ -361,9 +302,3 @@ def _at(curve: Sequence[VerifyCost], rows: float) -> float:
     points = sorted(curve, key=lambda cost: cost.rows)
     known = [cost.rows for cost in points], [cost.milliseconds for cost in points]
     return float(np.interp(rows, *known))
-
-
-def _bound(arm: Ready) -> Drafter:
-    if isinstance(arm.drafter, Failure):
-        raise UserError(f"The drafter {arm.cells[0].drafter!r} cannot be tuned: {arm.drafter.text}")
-    return arm.drafter

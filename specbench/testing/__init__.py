@@ -10,14 +10,13 @@ AssertionError where the contract is broken.
 
 from specbench.testing.contract import CONTRACT, Check
 from specbench.testing.lossless import NO_STOPS, assert_counts, assert_lossless, plain
-from specbench.testing.models import FakeClock, random_prompts, tiny_target
+from specbench.testing.models import random_prompts, tiny_target
 from specbench.testing.scripted import ScriptedDrafter, ScriptedOptions
 
 __all__ = [
     "CONTRACT",
     "NO_STOPS",
     "Check",
-    "FakeClock",
     "ScriptedDrafter",
     "ScriptedOptions",
     "assert_counts",

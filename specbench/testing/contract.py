@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
-from specbench.api import Drafter, KVCache, Proposal, Request, Sampling, Target
-from specbench.core.decode import generate
-from specbench.core.verifier import SAME_TEXT, Verifier
-from specbench.testing.lossless import assert_counts, assert_lossless, plain
+from specbench.api import WALK, Drafter, DraftSession, Sampling, Target
+from specbench.core.decode import Decoding, generate
+from specbench.drafting.options import ModelOptions
+from specbench.testing.lossless import NO_STOPS, assert_counts, assert_lossless, plain
 from specbench.testing.models import random_prompts
 
 BUDGETS = (1, 2, 3, 7, 40)
@@ -33,12 +33,12 @@ def lossless_when_greedy(target: Target, make: Callable[[], Drafter]) -> None:
 
 def lossless_when_sampling(target: Target, make: Callable[[], Drafter]) -> None:
     """One-hot drafts: the same seed gives the text of plain sampling. Drawn drafts: the rounds
-    add up (their law is tested where the rule is)."""
+    add up (their distribution is tested where the rule is)."""
     drafter = _bound(target, make)
     (prompt,) = random_prompts(target.vocab_size, (11,))
     for temperature in (0.6, 1.0):
         sampling = Sampling(temperature, top_k=20, top_p=0.95)
-        if drafter.rule not in SAME_TEXT:
+        if not drafter.rule.same_text:
             assert_counts(generate(target, drafter, prompt, 24, sampling=sampling), drafter.width)
         else:
             assert_lossless(target, drafter, [prompt], 24, sampling=sampling, seeds=(0, 1))
@@ -66,34 +66,18 @@ def stops_at_the_context_limit(target: Target, make: Callable[[], Drafter]) -> N
     assert len(output.tokens) == 6
 
 
-class _Drive:
-    """One sequence, round by round, for looking at its session in between."""
+def _open(
+    target: Target, drafter: Drafter, prompt: list[int], budget: int
+) -> tuple[Decoding, DraftSession]:
+    """A decoding after its prefill, and its session, to look at between the rounds."""
+    sampling = Sampling() if drafter.rule is WALK else Sampling(1.0)
+    decoding = Decoding(target, drafter, prompt, budget, sampling=sampling, stop_ids=NO_STOPS)
+    decoding.prefill()
+    return decoding, decoding.open()
 
-    def __init__(
-        self, target: Target, drafter: Drafter, prompt: list[int], budget: int, seed: int = 0
-    ) -> None:
-        sampling = Sampling() if drafter.rule == "walk" else Sampling(1.0)
-        self.verifier = Verifier(
-            target, sampling, seed, len(prompt), budget, drafter.width, drafter.taps, drafter.rule
-        )
-        self.session = drafter.open(Request(sampling, seed, self.verifier.capacity))
-        commit = self.verifier.prefill(prompt)
-        self.left = budget - 1
-        self.text = list(commit.tokens[-1:])
-        self.session.commit(commit)
 
-    def round(self) -> None:
-        self.judge(self.propose())
-
-    def propose(self) -> Proposal:
-        return self.session.propose(self.left)
-
-    def judge(self, proposal: Proposal) -> None:
-        commit = self.verifier.verify(proposal)
-        self.text += commit.tokens[: self.left]
-        self.left -= len(commit.tokens)
-        if self.left > 0:
-            self.session.commit(commit)
+def _round(decoding: Decoding) -> None:
+    decoding.judge(decoding.propose())
 
 
 def proposals_fit(target: Target, make: Callable[[], Drafter]) -> None:
@@ -102,32 +86,31 @@ def proposals_fit(target: Target, make: Callable[[], Drafter]) -> None:
     drafter = _bound(target, make)
     (prompt,) = random_prompts(target.vocab_size, (13,))
     for budget in BUDGETS[1:]:
-        drive = _Drive(target, drafter, prompt, budget)
-        while drive.left > 0:
-            left = drive.left
-            proposal = drive.propose()
+        decoding, _ = _open(target, drafter, prompt, budget)
+        while decoding.finish is None:
+            proposal = decoding.propose()
             assert proposal.tokens.dtype == proposal.parents.dtype == torch.long
             assert proposal.tokens.device.type == target.device.type
             assert len(proposal) <= drafter.width, f"{len(proposal)} tokens, {drafter.width=}"
             deepest = int(proposal.depths.max())
-            assert deepest <= left, f"{deepest} levels with a budget of {left}"
+            assert deepest <= decoding.left, f"{deepest} levels with a budget of {decoding.left}"
             assert bool(proposal.is_wellformed(target.vocab_size))
-            drive.judge(proposal)
+            decoding.judge(proposal)
 
 
 def sessions_are_independent(target: Target, make: Callable[[], Drafter]) -> None:
     """Two sequences in turn, a round each, say what each says alone."""
     drafter = _bound(target, make)
     prompts = random_prompts(target.vocab_size)
-    alone = _Drive(target, drafter, prompts[0], 24)
-    while alone.left > 0:
-        alone.round()
-    both = [_Drive(target, drafter, prompt, 24) for prompt in prompts]
-    while any(drive.left > 0 for drive in both):
-        for drive in both:
-            if drive.left > 0:
-                drive.round()
-    assert both[0].text == alone.text, "a second open sequence changes the first one"
+    alone, _ = _open(target, drafter, prompts[0], 24)
+    while alone.finish is None:
+        _round(alone)
+    both = [_open(target, drafter, prompt, 24)[0] for prompt in prompts]
+    while any(decoding.finish is None for decoding in both):
+        for decoding in both:
+            if decoding.finish is None:
+                _round(decoding)
+    assert both[0].output() == alone.output(), "a second open sequence changes the first one"
 
 
 def same_seed_same_rounds(target: Target, make: Callable[[], Drafter]) -> None:
@@ -144,27 +127,22 @@ def same_seed_same_rounds(target: Target, make: Callable[[], Drafter]) -> None:
     assert torch.equal(state, torch.random.get_rng_state()), "it draws from the global generator"
 
 
-def caches_stay_in_place(target: Target, make: Callable[[], Drafter]) -> None:
-    """A session's caches keep their buffers and hold no more than the request's capacity."""
+def buffers_stay_in_place(target: Target, make: Callable[[], Drafter]) -> None:
+    """A session's buffers keep their places for the whole sequence, so no history is copied.
+
+    A drafter that loads a model has some: it cannot pass by naming none.
+    """
     drafter = _bound(target, make)
-    drive = _Drive(target, drafter, random_prompts(target.vocab_size)[0], 40)
-    drive.round()
-    places = [_buffers(cache) for cache in _caches(drive.session)]
-    while drive.left > 0:
-        drive.round()
-        for cache in _caches(drive.session):
-            assert cache.length <= drive.verifier.capacity
-        assert [_buffers(cache) for cache in _caches(drive.session)] == places, "a buffer moved"
-
-
-def _caches(owner: object) -> Iterator[KVCache]:
-    for value in vars(owner).values():
-        if isinstance(value, KVCache):
-            yield value
-
-
-def _buffers(cache: KVCache) -> list[int]:
-    return [buffer.data_ptr() for layer in cache.layers for buffer in (layer.keys, layer.values)]
+    decoding, session = _open(target, drafter, random_prompts(target.vocab_size)[0], 40)
+    _round(decoding)
+    places = [buffer.data_ptr() for buffer in session.buffers()]
+    assert places or not isinstance(drafter.options, ModelOptions), (
+        f"{drafter.name} loads a model, but its session names no buffers"
+    )
+    while decoding.finish is None:
+        _round(decoding)
+        now = [buffer.data_ptr() for buffer in session.buffers()]
+        assert now == places, "a buffer moved, or one was added"
 
 
 CONTRACT: tuple[Check, ...] = (
@@ -175,5 +153,5 @@ CONTRACT: tuple[Check, ...] = (
     proposals_fit,
     sessions_are_independent,
     same_seed_same_rounds,
-    caches_stay_in_place,
+    buffers_stay_in_place,
 )

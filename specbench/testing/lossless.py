@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from specbench.api import Autoregressive, Drafter, Sampling, Target
 from specbench.core.decode import Output, generate
-from specbench.core.verifier import SAME_TEXT
 
 NO_STOPS: frozenset[int] = frozenset()
 
@@ -44,9 +43,9 @@ def assert_lossless(
 
     Raises:
         AssertionError: an output differs, ends otherwise, or its rounds do not add up.
-        ValueError: tokens are drawn with rejection, so texts are equal in law only.
+        ValueError: tokens are drawn with rejection, so texts are equal in distribution only.
     """
-    if drafter.rule not in SAME_TEXT and sampling is not None and not sampling.greedy:
+    if not drafter.rule.same_text and sampling is not None and not sampling.greedy:
         raise ValueError(f"{drafter.name} draws its tokens: only distributions can be compared")
     outputs = []
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""Tiny random targets, prompts and a clock that a test moves."""
+"""Tiny random targets and prompts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,6 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from specbench.api import Target
-
-
-class FakeClock:
-    """A clock that a test moves: each call returns the time and then adds ``step`` seconds."""
-
-    def __init__(self, step: float = 0.0) -> None:
-        self.seconds = 0.0
-        self.step = step
-
-    def __call__(self) -> float:
-        """Seconds so far."""
-        seen = self.seconds
-        self.seconds += self.step
-        return seen
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.seconds += seconds
 
 
 def tiny_target(

@@ -10,7 +10,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specbench.api import Commit, Drafter, DraftSession, Proposal, Request, Target, TargetView
+from specbench.api import (
+    REJECT,
+    WALK,
+    Commit,
+    Drafter,
+    DraftSession,
+    Proposal,
+    Request,
+    Rule,
+    Target,
+    TargetView,
+)
 from specbench.testing.lossless import plain
 
 
@@ -58,13 +69,13 @@ class ScriptedDrafter(Drafter):
         self._continuation = continuation
 
     @property
-    def rule(self) -> str:
-        return "reject" if self.options.sampled else "walk"
+    def rule(self) -> Rule:
+        return REJECT if self.options.sampled else WALK
 
     def bind(self, target: TargetView) -> None:
         self.width = self.options.width
-        self._device = target.device
-        self._vocabulary = target.vocab_size
+        self.device = target.device
+        self.vocabulary = target.vocab_size
 
     def open(self, request: Request) -> DraftSession:
         return _Script(self, request)
@@ -108,7 +119,7 @@ class _Script(DraftSession):
             else:
                 wrong = self._chance.random() < self._options.wrong
                 tokens.append(self._random_token() if wrong else known)
-        device = self._drafter._device
+        device = self._drafter.device
         return Proposal(
             torch.tensor(tokens, dtype=torch.long, device=device),
             torch.tensor(parents, dtype=torch.long, device=device),
@@ -144,12 +155,12 @@ class _Script(DraftSession):
         return script[place] if place < len(script) else self._random_token()
 
     def _random_token(self) -> int:
-        return self._chance.randrange(self._drafter._vocabulary)
+        return self._chance.randrange(self._drafter.vocabulary)
 
     def _distribution(self, known: int, before: list[int]) -> Tensor:
         """Half on the known token, the rest random, none on the siblings before it."""
         weights = torch.tensor(
-            [self._chance.expovariate(1) for _ in range(self._drafter._vocabulary)]
+            [self._chance.expovariate(1) for _ in range(self._drafter.vocabulary)]
         )
         weights[known] += weights.sum()
         weights[before] = 0

@@ -26,7 +26,7 @@ from specbench.core.decode import generate
 from specbench.inputs.plan import TINY_TARGET, plan_arms
 from specbench.inputs.registry import make_drafter
 from specbench.inputs.suite import load_suite
-from specbench.run.measure import timed_sample
+from specbench.run.measure import timed_answer
 from specbench.zoo import resolve
 from tests.benchmarks.arms import Arm, Comparison, compare
 
@@ -178,14 +178,14 @@ def traced(
     """The row of one drafter; the drafter's own prefill, in the first round, is left out."""
     probe = PhaseProbe(target.device)
     modules = draft_modules(drafter)
-    timed_sample(target, drafter, prompts[0], tokens, sampling=Sampling(), seed=0)
+    timed_answer(target, drafter, prompts[0], tokens, sampling=Sampling(), seed=0)
     with timed_forwards(modules) as drafting, timed_forwards([target.model]) as verifying:
         done = [
-            timed_sample(target, drafter, p, tokens, sampling=Sampling(), seed=0, probe=probe)
+            timed_answer(target, drafter, p, tokens, sampling=Sampling(), seed=0, probe=probe)
             for p in prompts
         ]
-    rounds = sum(len(one.rounds) for one in done)
-    emitted = sum(len(r.tokens) for one in done for r in one.rounds)
+    rounds = sum(len(one.output.rounds) for one in done)
+    emitted = sum(len(r.tokens) for one in done for r in one.output.rounds)
     total = sum(one.decode_seconds + one.prefill_seconds for one in done)
     spent = probe.seconds
     phases = [spent["draft"], spent["verify"] + spent["accept"], spent["update"]]

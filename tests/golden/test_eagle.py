@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,24 @@ from torch import Tensor
 from drafters.eagle import draft
 from drafters.eagle.session import EagleSession
 from specbench.api import Drafter, Proposal, Request, Sampling, Target
-from specbench.core import rules as acceptance
+from specbench.core import rules
 from specbench.core.decode import generate
 from specbench.core.verifier import Verifier
 
 HERE = Path(__file__).parent / "eagle"
+BONUS = 0.5
+
+
+def part(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The arrays whose names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def test_a_part_of_a_recording_holds_no_other_level() -> None:
+    assert part({"lvl1_in": 1, "lvl10_in": 2}, "lvl1_") == {"in": 1}
+    assert part({"lvl1_in": 1, "lvl10_in": 2}, "lvl10_") == {"in": 2}
+
+
 ATOL = 1e-4
 
 
@@ -108,8 +122,7 @@ def drive(target: Target, drafter: Drafter, arrays: dict[str, Any]) -> None:
         assert session.length == len(text) - 1
         proposal = session.propose(1000)
         if index < int(arrays["n_rounds_recorded"]):
-            recorded = {k.removeprefix(f"r{index}_"): v for k, v in arrays.items()
-                        if k.startswith(f"r{index}_")}  # fmt: skip
+            recorded = part(arrays, f"r{index}_")
             assert text == recorded["context_ids"].tolist()
             check_catch_up(watched.calls[0], commit.features, recorded)
             check_levels(watched.calls[1:], session.length, recorded)
@@ -142,7 +155,7 @@ def check_levels(calls: list[dict[str, Any]], length: int, want: dict[str, Any])
     levels = sum(name.startswith("lvl") and name.endswith("_in_ids") for name in want)
     assert len(calls) == levels
     for level, call in enumerate(calls):
-        of = {k.removeprefix(f"lvl{level}_"): v for k, v in want.items() if k[:4] == f"lvl{level}"}
+        of = part(want, f"lvl{level}_")
         assert call["ids"].tolist() == of["in_ids"].tolist()
         assert {call["positions"].start} == set(of["positions"].tolist())
         assert call["positions"].stop == call["positions"].start + 1
@@ -186,10 +199,7 @@ def test_through_the_loop(target: Target, case: tuple[Drafter, dict[str, Any]]) 
 
 
 SAMPLING = dict(np.load(HERE / "sampling_verify_k4_d3_t16.npz"))
-VERDICTS = [
-    {k.removeprefix(f"c{i}_"): v for k, v in SAMPLING.items() if k.startswith(f"c{i}_")}
-    for i in range(16)
-]
+VERDICTS = [part(SAMPLING, f"c{i}_") for i in range(16)]
 
 
 @pytest.mark.parametrize("want", VERDICTS, ids=range(16))
@@ -202,27 +212,27 @@ def test_sampling_verdicts(want: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     proposal = Proposal(torch.from_numpy(want["draft_tokens"])[1:], parents)
     given = want["uniforms"].tolist()
     drawn_from: list[Tensor] = []
-    used: list[float] = []
 
-    def next_uniform(count: int, like: Tensor, generator: torch.Generator) -> Tensor:
-        used.append(given[len(used)] if len(used) < len(given) else 0.5)
-        return torch.tensor([used[-1]], dtype=torch.float64)
+    def recorded(count: int, like: Tensor, generator: torch.Generator) -> Tensor:
+        """The recorded uniforms, one more for the bonus, and nothing behind them."""
+        rest = [math.nan] * (count - len(given) - 1)
+        return torch.tensor([*given, BONUS, *rest], dtype=torch.float64)
 
     def kept_draw(p: Tensor, u: Tensor) -> Tensor:
         drawn_from.append(p)
+        assert u == BONUS, "as many uniforms were used as were recorded"
         return p.argmax()
 
-    monkeypatch.setattr(acceptance, "_uniform", next_uniform)
-    monkeypatch.setattr(acceptance, "draw", kept_draw)
-    kept = acceptance.reject(
+    monkeypatch.setattr(rules, "_uniform", recorded)
+    monkeypatch.setattr(rules, "draw", kept_draw)
+    kept = rules.reject(
         proposal,
         torch.from_numpy(want["node_logits"]),
         Sampling(float(want["temperature"])),
         torch.empty(0),
         torch.Generator(),
     )
-    # One uniform more is for the bonus token.
-    assert len(used) - 1 == int(want["num_uniforms_used"]) == len(given)
+    assert len(given) == int(want["num_uniforms_used"])
     assert len(kept.path) == int(want["accept_length"])
     path = want["retrieve_indices"][int(want["best_candidate"])]
     assert [0, *(node + 1 for node in kept.path)] == path[: len(kept.path) + 1].tolist()

@@ -22,6 +22,7 @@ from specbench.records.records import (
 BASELINE = Cell(
     target=ModelId("tiny"),
     drafter="autoregressive",
+    role="baseline",
     options={},
     draft_model=None,
     width=0,
@@ -41,7 +42,9 @@ BASELINE = Cell(
     template=None,
     thinking="n/a",
 )
-LOOKUP = replace(BASELINE, drafter="prompt-lookup", options={"tokens": 4}, width=4, rule="walk")
+LOOKUP = replace(
+    BASELINE, drafter="prompt-lookup", role="method", options={"tokens": 4}, width=4, rule="walk"
+)
 
 
 def answer(cell: Cell, sample: str, emitted: int, seconds: float, kind: str = "") -> Sample:

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from specbench.core.proposal import Proposal
-from specbench.core.rules import Rule
+from specbench.core.rules import Keep
 from specbench.core.sampling import Sampling, probabilities
 
 VOCABULARY = 3
@@ -54,7 +54,7 @@ def pick(q: torch.Tensor, chance: random.Random) -> int:
     return chance.choices(range(VOCABULARY), q.tolist())[0]
 
 
-def outputs(draft: Draft, sampling: Sampling, rule: Rule, runs: int) -> Counter[Prefix]:
+def outputs(draft: Draft, sampling: Sampling, rule: Keep, runs: int) -> Counter[Prefix]:
     """How often each text is emitted, round by round, from an empty prefix."""
     laws = Laws(sampling)
     chance = random.Random(1)
@@ -71,7 +71,7 @@ def outputs(draft: Draft, sampling: Sampling, rule: Rule, runs: int) -> Counter[
     return counts
 
 
-def pvalue(draft: Draft, sampling: Sampling, rule: Rule, runs: int = RUNS) -> float:
+def pvalue(draft: Draft, sampling: Sampling, rule: Keep, runs: int = RUNS) -> float:
     """Chi-square of what is emitted in many runs against the target's own law."""
     counts = outputs(draft, sampling, rule, runs)
     law = {text: p for text, p in Laws(sampling).joint().items() if p > 0}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from specbench.api import Autoregressive, Commit, Drafter, DraftSession, Proposal, Request, Target
+from specbench.core.rules import REJECT, WALK, Rule
 from specbench.core.sampling import Sampling
 from specbench.core.verifier import Verifier
 from specbench.errors import UserError
@@ -19,6 +20,7 @@ from specbench.inputs.plan import Plan, Settings, make_plan
 from specbench.records.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.records.store import HELD
 from specbench.run import runner
+from specbench.run.lossless import Judge
 from specbench.run.runner import run as run_plan
 
 
@@ -38,15 +40,16 @@ class Sick(Autoregressive):
     """Does what `fault` and `proposal` say, where they are set."""
 
     name = "sick"
+    role = "method"
     width = 3
     binding: Callable[[], None] | None = None
     fault: Callable[[], None] | None = None
     proposal: Callable[[], Proposal] | None = None
-    kind = "walk"
+    kind = WALK
     bound = 0
 
     @property
-    def rule(self) -> str:
+    def rule(self) -> Rule:
         return Sick.kind
 
     def bind(self, target: Any) -> None:
@@ -168,7 +171,7 @@ def test_a_malformed_proposal_is_named(
     proposal, message, temperature = MALFORMED[name]
     sick.setattr(Sick, "proposal", staticmethod(proposal))
     if temperature:
-        sick.setattr(Sick, "kind", "reject")
+        sick.setattr(Sick, "kind", REJECT)
     found = errors(target, tmp_path / "r", limit=1, sampling=Sampling(temperature))
     assert all(message in error for error in found), found
 
@@ -201,7 +204,7 @@ def test_a_target_that_is_not_finite_is_named(
 def test_a_verdict_that_fails_is_untested(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
-    sick.setattr(runner, "judge", lambda *args, **kwargs: raiser(MemoryError("logits")).__func__())
+    sick.setattr(Judge, "verdict", lambda *args: raiser(MemoryError("logits")).__func__())
     outcome = run_plan(plan(target), tmp_path / "r", "c", Silent())
     assert (outcome.failed, outcome.broken) == (0, 0)
     untested = Verdict("untested", reason="MemoryError: logits")
@@ -237,7 +240,7 @@ class Killing(Silent):
     asked = 0
 
     def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
-        self.asked += cell.rule == "none"
+        self.asked += cell.role == "baseline"
         if self.asked == 2:
             raise KeyboardInterrupt
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.core import verifier
+from specbench.core import rules, verifier
 from specbench.core.kv import KVCache
 from specbench.core.proposal import Proposal
-from specbench.core.rules import Kept, walk
+from specbench.core.rules import WALK, Kept, walk
 from specbench.core.target import Target
 from specbench.inputs.plan import Plan, Settings, make_plan
 from specbench.records.records import load_samples
@@ -75,7 +76,7 @@ def the_bonus_comes_from_the_row_before(patch: Patch, target: Target) -> None:
         row = kept.path[-2] + 1 if len(kept.path) > 1 else 0
         return Kept(kept.path, (*kept.tokens[:-1], int(logits[row].argmax())))
 
-    patch.setattr(verifier, "walk", late)
+    patch.setattr(rules, "WALK", replace(WALK, keep=late))
 
 
 def drafts_are_believed(patch: Patch, target: Target) -> None:
@@ -89,7 +90,7 @@ def drafts_are_believed(patch: Patch, target: Target) -> None:
         tokens = proposal.tokens[path].tolist()
         return Kept(tuple(path), (*tokens, int(logits[node + 1].argmax())))
 
-    patch.setattr(verifier, "walk", credulous)
+    patch.setattr(rules, "WALK", replace(WALK, keep=credulous))
 
 
 def verdicts(

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from specbench.cli.run import run
+from specbench.core import rules
 from specbench.core.drafter import Autoregressive, Commit, Drafter, DraftSession, Request
 from specbench.core.proposal import Proposal
-from specbench.core.rules import walk
+from specbench.core.rules import REJECT, WALK, Rule, walk
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.core.verifier import RULES
 from specbench.errors import UserError
-from specbench.inputs import registry
+from specbench.inputs import chat, registry
 from specbench.inputs.plan import Plan, Settings, make_plan
 from specbench.records.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.records.traces import PHASES, TRACES, load_traces, split
-from specbench.run import runner
-from specbench.run.measure import warm_up
+from specbench.run import arms, runner
 from specbench.run.runner import run as run_plan
 from tests.helpers.commands import call
 
@@ -56,6 +57,7 @@ class Faulty(Autoregressive):
     """Fails on every second sequence, the warm-up included."""
 
     name = "faulty"
+    role = "method"
     opened = 0
 
     def open(self, request: Request) -> DraftSession:
@@ -72,8 +74,8 @@ class Sampler(Drafter):
     width = 1
 
     @property
-    def rule(self) -> str:
-        return "reject"
+    def rule(self) -> Rule:
+        return REJECT
 
     def bind(self, target: object) -> None:
         self.vocabulary: int = target.vocab_size  # type: ignore[attr-defined]
@@ -151,13 +153,13 @@ def test_second_turn_sees_the_baselines_answer(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[dict[str, str]]] = []
-    encode = runner.chat.encode
+    encode = chat.encode
 
     def spy(tokenizer: object, messages: list[dict[str, str]], thinking: str) -> list[int]:
         asked.append(messages)
         return encode(tokenizer, messages, thinking)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner.chat, "encode", spy)
+    monkeypatch.setattr(chat, "encode", spy)
     suite = tmp_path / "own.jsonl"
     suite.write_text(json.dumps({"id": "x", "turns": ["first", "second"]}))
     run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Quiet())
@@ -220,6 +222,15 @@ def test_drawn_proposals_are_judged_by_reject(
     assert {bool(v.reason) for v in verdicts} == {kind == "untested"}
 
 
+def test_a_rule_must_be_an_object(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name could be one that nobody knows, and would count as lossless."""
+    monkeypatch.setattr("drafters.prompt_lookup.draft.PromptLookup.rule", "wak")
+    with pytest.raises(UserError, match=r"hands over 'wak' .* must be a specbench.api.Rule"):
+        run_plan(plan(target, "prompt-lookup", limit=1), tmp_path / "r", "c", Quiet())
+
+
 def test_a_rule_that_changes_the_text(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,12 +241,11 @@ def test_a_rule_that_changes_the_text(
         worst = int(logits[len(kept.path)].argmin())
         return type(kept)(kept.path, (*kept.tokens[:-1], worst)) if len(proposal) else kept
 
-    monkeypatch.setattr("specbench.core.verifier.walk", generous)
-    monkeypatch.setitem(RULES, "walk", generous)
+    monkeypatch.setattr(rules, "WALK", replace(WALK, keep=generous))
     run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "a", "c", Quiet())
     kinds = {s.verdict.kind for s in samples_of(tmp_path / "a", "prompt-lookup") if s.verdict}
     assert "broken" in kinds
-    monkeypatch.setattr(generous, "lossless", False, raising=False)
+    monkeypatch.setattr(rules, "WALK", replace(WALK, keep=generous, lossless=False))
     run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "b", "c", Quiet())
     assert {s.verdict for s in samples_of(tmp_path / "b", "prompt-lookup")} == {Verdict("lossy")}
 
@@ -281,28 +291,6 @@ def test_failures_make_the_exit_code(
         with pytest.raises(typer.Exit) as stop:
             run(drafter=["faulty"], target=str(target), limit=2, max_new_tokens=4, device="cpu")
         assert stop.value.exit_code == 1
-
-
-def test_what_is_rehearsed_is_decoded_twice_and_said(
-    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from drafters.prompt_lookup.draft import PromptLookup
-
-    seeds: list[int] = []
-    opened = PromptLookup.open
-
-    def counted(self: PromptLookup, request: Request) -> DraftSession:
-        seeds.append(request.seed)
-        return opened(self, request)
-
-    monkeypatch.setattr(PromptLookup, "open", counted)
-    monkeypatch.setattr(PromptLookup, "rehearses", True)
-    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "r", "c", Quiet())
-    cells = {cell.drafter: cell for cell in load_manifest(tmp_path / "r").cells.values()}
-    assert cells["prompt-lookup"].details == {"rehearsed": True}
-    assert cells["autoregressive"].details == {}
-    counts = [seeds.count(seed) for seed in set(seeds) - {0}]  # The warm-up has seed 0.
-    assert counts == [2] * len(samples_of(tmp_path / "r", "prompt-lookup"))
 
 
 def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) -> None:
@@ -370,14 +358,16 @@ def test_a_prompt_that_no_arm_can_decode_warms_nothing(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warmed: list[int] = []
+    timed = arms.timed_answer
 
-    def counted(model: Target, drafter: Drafter, prompt: list[int], sampling: Sampling) -> None:
-        warmed.append(len(prompt))
-        warm_up(model, drafter, prompt, sampling)
+    def counted(model: Target, drafter: Drafter, prompt: list[int], count: int, **rest: Any) -> Any:
+        if count == arms.WARM_UP_TOKENS:
+            warmed.append(len(prompt))
+        return timed(model, drafter, prompt, count, **rest)
 
-    monkeypatch.setattr("specbench.run.runner.warm_up", counted)
+    monkeypatch.setattr(arms, "timed_answer", counted)
     suite = tmp_path / "own.jsonl"
     rows = [{"id": "b", "prompt": "x" * 2000}, {"id": "long", "prompt": "hi"}]
     suite.write_text("\n".join(map(json.dumps, rows)))
     run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Quiet())
-    assert [length > 1000 for length in warmed] == [True] * 4 + [False] * 2
+    assert [length > 1000 for length in warmed] == [True] * 2 + [False] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ import torch
 
 from specbench import cli
 from specbench.core.proposal import Proposal
-from specbench.core.rules import Kept, reject
+from specbench.core.rules import WALK, Kept, reject
 from specbench.core.sampling import Sampling
-from specbench.core.verifier import RULES
 
 
 def verify(patch: pytest.MonkeyPatch, target: Path, *arguments: object) -> int:
@@ -32,7 +32,7 @@ def test_a_draft_that_is_judged_rightly_passes(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """A wrong draft half of the time: taken at face value it shows."""
-    out = tmp_path / "law.json"
+    out = tmp_path / "distribution.json"
     drafter = ("--drafter", "oracle[rate=0.5,tokens=2]")
     assert verify(monkeypatch, target, *drafter, "--output", out) == 0
     told = capsys.readouterr().out
@@ -61,7 +61,8 @@ def generous(
 def test_a_rule_that_bends_the_law_fails(
     target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setitem(RULES, "walk", generous)
+    bent = replace(WALK, keep=generous)
+    monkeypatch.setattr("drafters.oracle.draft.Oracle.rule", property(lambda self: bent))
     assert verify(monkeypatch, target, "--drafter", "oracle[rate=0.5,tokens=2]") == 1
     assert "FAILED" in capsys.readouterr().out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from torch import Tensor
 from specbench.core.decode import cut, generate
 from specbench.core.drafter import Request
 from specbench.core.proposal import Proposal
-from specbench.core.rules import Kept, walk
+from specbench.core.rules import WALK, Kept, Rule, walk
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.core.verifier import RULES, Verifier
+from specbench.core.verifier import Verifier
 from specbench.errors import UserError
 from specbench.testing import (
     NO_STOPS,
@@ -84,7 +85,8 @@ def test_assert_lossless_notices_another_text(
     def greedy_bonus(p: Proposal, logits: Tensor, s: Sampling, u: Tensor, g: Any) -> Kept:
         return walk(p, logits, Sampling() if len(p) else s, u, g)
 
-    monkeypatch.setitem(RULES, "walk", greedy_bonus)
+    bent = replace(WALK, keep=greedy_bonus)
+    monkeypatch.setattr(ScriptedDrafter, "rule", property(lambda self: bent))
     with pytest.raises(AssertionError, match=r"seed 0: token \d+ is \d+ instead of"):
         assert_lossless(target, scripted(target), [PROMPT], 30, sampling=Sampling(1.0))
 
@@ -174,8 +176,8 @@ class _Undeclared(ScriptedDrafter):
     """Draws its tokens and does not say so."""
 
     @property
-    def rule(self) -> str:
-        return "walk"
+    def rule(self) -> Rule:
+        return WALK
 
 
 def test_distributions_must_be_announced(target: Target) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from specbench.core import rules as acceptance
+from specbench.core import rules
 from specbench.core.proposal import Proposal
 from specbench.core.rules import reject, residual, walk
 from specbench.core.sampling import Sampling
@@ -66,9 +66,7 @@ def test_residual_falls_back_to_p_when_nothing_is_left() -> None:
 def test_acceptance_is_strict(
     is_chain: bool, u: float, accepted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        acceptance, "_uniform", lambda count, like, generator: torch.full((count,), u)
-    )
+    monkeypatch.setattr(rules, "_uniform", lambda count, like, generator: torch.full((count,), u))
     probs = torch.tensor([[1.0, 0, 0, 0]])
     proposal = Proposal(torch.tensor([0]), torch.tensor([-1]), probs, is_chain=is_chain)
     kept = reject(proposal, torch.zeros(2, 4), Sampling(1.0), torch.rand(4), torch.Generator())
@@ -79,7 +77,7 @@ def test_acceptance_is_strict(
 def test_what_the_target_cannot_say_is_never_kept(
     is_chain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptance, "_uniform", lambda count, like, generator: torch.zeros(count))
+    monkeypatch.setattr(rules, "_uniform", lambda count, like, generator: torch.zeros(count))
     logits = torch.zeros(2, 4)
     logits[:, 0] = -torch.inf
     probs = torch.tensor([[0.5, 0.5, 0, 0]])
@@ -132,5 +130,5 @@ def test_reject_keeps_the_joint_law_of_the_target(draft: Draft, sampling: Sampli
 def test_the_same_test_fails_without_the_residual(
     draft: Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptance, "residual", lambda p, q: p)
+    monkeypatch.setattr(rules, "residual", lambda p, q: p)
     assert pvalue(draft, Sampling(1.0), reject) < 1e-9

@@ -13,6 +13,11 @@ from torch import Tensor
 
 from specbench.core.proposal import Proposal
 from specbench.core.rules import (
+    REJECT,
+    SELECT,
+    SELECT_RATIO,
+    WALK,
+    Keep,
     Kept,
     Rule,
     best_path,
@@ -23,7 +28,6 @@ from specbench.core.rules import (
     walk,
 )
 from specbench.core.sampling import Sampling, probabilities
-from specbench.core.verifier import RULES
 from specbench.drafting.candidates import draw_candidates, merge_chains
 from tests.helpers.token_laws import LENGTH, VOCABULARY, Draft, Laws, Prefix, pick, pvalue
 
@@ -133,12 +137,12 @@ EXACT += [(reject, chains, 8, PLAIN), (reject, chains, 8, FILTERED)]
 
 
 @pytest.mark.parametrize(("rule", "shape", "count", "sampling"), EXACT)
-def test_the_target_s_law_is_kept(rule: Rule, shape: Draft, count: int, sampling: Sampling) -> None:
+def test_the_target_s_law_is_kept(rule: Keep, shape: Draft, count: int, sampling: Sampling) -> None:
     assert pvalue(partial(shape, count=count), sampling, rule, RUNS) > 1e-3
 
 
 @pytest.mark.parametrize("rule", [select_ratio, draws_again])
-def test_the_same_test_fails(rule: Rule) -> None:
+def test_the_same_test_fails(rule: Keep) -> None:
     """For the ratio rule on a chosen chain, and for a draw that forgets what was refused."""
     assert pvalue(partial(trie, count=8), PLAIN, rule, RUNS) < 1e-6
 
@@ -168,9 +172,14 @@ def test_rejection_follows_equal_prefixes() -> None:
 
 
 def test_only_the_ratio_rule_on_a_chosen_chain_is_marked_lossy() -> None:
-    lossy = {name for name, rule in RULES.items() if not getattr(rule, "lossless", True)}
-    # The control of `specbench.run.distribution` is among them where that module is loaded.
-    assert lossy - {"face-value"} == {"select-ratio"}
+    rules = (WALK, REJECT, SELECT, SELECT_RATIO)
+    assert [rule.name for rule in rules if not rule.lossless] == ["select-ratio"]
+    assert [rule.name for rule in rules if rule.same_text] == ["walk", "select"]
+
+
+def test_a_rule_must_say_whether_it_is_lossless() -> None:
+    with pytest.raises(TypeError, match="lossless"):
+        Rule("mine", walk)  # type: ignore[call-arg]
 
 
 def test_one_chain_is_not_selected() -> None:

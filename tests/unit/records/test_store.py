@@ -14,8 +14,8 @@ import pytest
 from specbench.errors import UserError
 from specbench.records.records import (
     MANIFEST,
+    MANIFEST_SCHEMA,
     SAMPLES,
-    SCHEMA,
     Cell,
     Manifest,
     ModelId,
@@ -111,8 +111,10 @@ def test_a_sample_of_an_unknown_cell_is_refused(store: Store) -> None:
 def test_a_newer_schema_asks_for_a_newer_specbench(store: Store) -> None:
     store.close()
     path = store.folder / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": SCHEMA + 1}))
-    with pytest.raises(UserError, match=rf"schema {SCHEMA + 1}, this .* take the newer specbench"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": MANIFEST_SCHEMA + 1}))
+    with pytest.raises(
+        UserError, match=rf"schema {MANIFEST_SCHEMA + 1}, this .* take the newer specbench"
+    ):
         load_manifest(store.folder)
 
 

@@ -37,7 +37,9 @@ PROMPTS = tuple(f"p{i}" for i in range(64))
 AR = replace(
     BASELINE, target=ModelId("tiny", sha256="1" * 64), sample_ids=PROMPTS, max_new_tokens=128
 )
-DRAFT = replace(AR, drafter="dflash", options={"block_size": 8}, width=7, rule="walk")
+DRAFT = replace(
+    AR, drafter="dflash", role="method", options={"block_size": 8}, width=7, rule="walk"
+)
 MACHINE = {"cpu": "one", "threads": 1}
 
 
@@ -247,7 +249,7 @@ def test_speed_on_a_suite_is_allowed_what_its_own_self_test_leaves_open(
 def add_self_test(folder: Path, spread: float, suite: str = "smoke") -> None:
     """The baseline a second time, every answer ``spread`` times slower."""
     arm_cell = replace(AR, suite=suite)
-    cell = replace(arm_cell, drafter="self-test", rule="walk")
+    cell = replace(arm_cell, drafter="self-test", role="control", rule="walk")
     manifest = load_manifest(folder)
     cells = {**manifest.cells, arm_cell.id: arm_cell, cell.id: cell}
     (folder / MANIFEST).write_text(manifest_to_json(replace(manifest, cells=cells)))

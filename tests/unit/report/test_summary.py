@@ -216,7 +216,7 @@ def test_a_folder_named_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_self_test_says_what_the_machine_cannot_tell_apart(tmp_path: Path) -> None:
-    again = replace(BASELINE, drafter="self-test", rule="walk")
+    again = replace(BASELINE, drafter="self-test", role="control", rule="walk")
     samples = [answer(BASELINE, s, 2, 1.0) for s in "pq"]
     samples += [answer(again, "p", 2, 1.0, "identical"), answer(again, "q", 2, 1.25, "identical")]
     folder = write(tmp_path / "run", [BASELINE, again], samples)
@@ -239,8 +239,8 @@ def test_what_is_untested_says_what_tests_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "control",
     [
-        replace(BASELINE, drafter="self-test", rule="walk"),
-        replace(LOOKUP, drafter="knows-the-answer", details={"rehearsed": True}),
+        replace(BASELINE, drafter="self-test", role="control", rule="walk"),
+        replace(LOOKUP, drafter="knows-the-answer", role="control"),
     ],
 )
 def test_a_control_is_not_the_fastest_drafter(tmp_path: Path, control: Cell) -> None:

@@ -1,19 +1,25 @@
-"""The test of the law: uniform under the target's law, and failing where a rule breaks it."""
+"""The distribution test: it passes under the target's own, and fails where a rule breaks it."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from scipy.stats import chi2
 
 from specbench.core.proposal import Proposal
-from specbench.core.rules import Kept, reject
+from specbench.core.rules import REJECT, Kept, Rule, reject
 from specbench.core.sampling import Sampling, probabilities
 from specbench.core.target import Target
-from specbench.core.verifier import RULES
-from specbench.run.distribution import _chi_square, _law, _points, law_test
+from specbench.run.distribution import (
+    CONTROL,
+    chi_square,
+    distribution_test,
+    interval_points,
+    target_distribution,
+)
 from specbench.testing import ScriptedDrafter, ScriptedOptions, random_prompts, tiny_target
 
 WARM = Sampling(1.0)
@@ -24,19 +30,24 @@ def target() -> Target:
     return tiny_target(layers=1, vocabulary=12, context=64)
 
 
-def test_the_law_is_the_models_own_forward(target: Target) -> None:
+def test_the_distribution_is_the_models_own_forward(target: Target) -> None:
     prompt, output = [1, 2, 3], [4, 5, 6, 7]
     sampling = Sampling(0.7, top_k=5)
     rows = target.model(torch.tensor([prompt + output]), use_cache=False).logits[0]
     want = probabilities(rows[3:6], sampling)
-    assert torch.allclose(_law(target, prompt, output, sampling), want, atol=1e-6)
+    assert torch.allclose(
+        target_distribution(target, prompt, tuple(output), sampling), want, atol=1e-6
+    )
 
 
 def test_points_are_uniform_whatever_the_distributions() -> None:
     """By enumeration: the intervals of all tokens tile [0, 1), each as long as its probability."""
     probs = torch.tensor([[0.1, 0.0, 0.6, 0.3]], dtype=torch.double)
     ends = {
-        token: [float(_points(probs, torch.tensor([token]), torch.tensor([u]))) for u in (0.0, 1.0)]
+        token: [
+            float(interval_points(probs, torch.tensor([token]), torch.tensor([u])))
+            for u in (0.0, 1.0)
+        ]
         for token in (2, 3, 0, 1)
     }
     assert ends[2] == pytest.approx([0.0, 0.6])
@@ -47,7 +58,7 @@ def test_points_are_uniform_whatever_the_distributions() -> None:
 
 def test_the_tail_is_scipys() -> None:
     points = torch.rand(500, generator=torch.Generator().manual_seed(1)) ** 1.1
-    found = _chi_square(3, points.double(), 20)
+    found = chi_square(3, points.double(), 20)
     counts = torch.histc(points, 20, 0, 1)
     statistic = float(((counts - 25) ** 2 / 25).sum())
     assert (found.position, found.degrees) == (3, 19)
@@ -56,21 +67,23 @@ def test_the_tail_is_scipys() -> None:
 
 
 def drawn(
-    target: Target, rule: str, *, samples: int = 300, sampling: Sampling = WARM, **options: object
+    target: Target, rule: Rule, *, samples: int = 300, sampling: Sampling = WARM, **options: object
 ):  # type: ignore[no-untyped-def]
     drafter = ScriptedDrafter(target, ScriptedOptions(width=3, sampled=True, **options), [0] * 9)  # type: ignore[arg-type]
     drafter.bind(target.view())
     prompts = random_prompts(target.vocab_size, (4, 6))
-    return law_test(target, drafter, rule, prompts, samples=samples, tokens=3, sampling=sampling)
+    return distribution_test(
+        target, drafter, rule, prompts, samples=samples, tokens=3, sampling=sampling
+    )
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
 def test_exact_rejection_passes_and_face_value_fails(target: Target, shape: str) -> None:
-    test = drawn(target, "reject", shape=shape)
+    test = drawn(target, REJECT, shape=shape)
     assert test.passed, test
     assert (test.rule, test.samples, len(test.positions)) == ("reject", 300, 3)
     assert test.drafted > 300
-    control = drawn(target, "face-value", samples=100, shape=shape)
+    control = drawn(target, CONTROL, samples=100, shape=shape)
     assert not control.passed
     assert min(p.p for p in control.positions) < 1e-6
 
@@ -89,17 +102,17 @@ def without_residual(
     return Kept(kept.path, (*kept.tokens[:-1], bonus))
 
 
-def test_a_missing_residual_is_found(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "reject", without_residual)
-    assert not drawn(target, "reject", samples=600, shape="chain").passed
+def test_a_missing_residual_is_found(target: Target) -> None:
+    faulty = replace(REJECT, keep=without_residual)
+    assert not drawn(target, faulty, samples=600, shape="chain").passed
 
 
 def test_an_impossible_token_is_found(target: Target) -> None:
-    test = drawn(target, "face-value", samples=40, sampling=Sampling(1.0, top_k=1), shape="chain")
+    test = drawn(target, CONTROL, samples=40, sampling=Sampling(1.0, top_k=1), shape="chain")
     assert test.impossible > 0
     assert not test.passed
 
 
 def test_the_threshold_is_shared_by_the_positions(target: Target) -> None:
-    test = drawn(target, "reject", samples=40, shape="chain")
+    test = drawn(target, REJECT, samples=40, shape="chain")
     assert math.isclose(test.threshold, 0.01 / 3)

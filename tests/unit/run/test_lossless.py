@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from specbench.core.decode import generate
 from specbench.core.drafter import Autoregressive
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.run.lossless import first_difference, judge, measure_tolerance, sampled_gap
+from specbench.run.lossless import Judge, first_difference, measure_tolerance, sampled_gap
+from specbench.testing import tiny_target
 
 PROMPT = [5, 6, 7, 8, 9]
 WARM = Sampling(temperature=0.8)
@@ -18,20 +18,7 @@ WARM = Sampling(temperature=0.8)
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    config = Qwen3Config(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        initializer_range=0.3,
-        eos_token_id=0,
-    )
-    with torch.random.fork_rng():
-        torch.random.manual_seed(0)
-        return Target(Qwen3ForCausalLM(config))
+    return tiny_target(layers=2)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +44,12 @@ def next_logits(target: Target, tokens: tuple[int, ...]) -> torch.Tensor:
         return target.model(ids, use_cache=False).logits[0, -1]
 
 
+def judge(target: Target, sampling: Sampling, tolerance: float) -> Judge:
+    found = Judge(target, sampling, lambda: [PROMPT], 7)
+    found.tolerance = tolerance
+    return found
+
+
 def test_first_difference() -> None:
     assert first_difference((1, 2, 3), (1, 2, 3)) is None
     assert first_difference((1, 2, 3), (1, 9, 3)) == 1
@@ -73,9 +66,7 @@ def test_greedy_gap_is_the_targets_own(target: Target, autoregressive: Autoregre
     gap = float(logits[best] - logits[second])
 
     def verdict(tolerance: float) -> tuple[str, int | None, float | None]:
-        found = judge(
-            target, PROMPT, tokens, other, sampling=Sampling(), seed=3, tolerance=lambda: tolerance
-        )
+        found = judge(target, Sampling(), tolerance).verdict(PROMPT, 3, tokens, other)
         return found.kind, found.position, found.gap
 
     assert verdict(gap * 1.01) == ("near-tie", 4, pytest.approx(gap, rel=1e-4))
@@ -98,12 +89,9 @@ def test_sampled_outputs(target: Target, autoregressive: Autoregressive) -> None
     tokens = output(target, autoregressive, WARM)
     worst = int(next_logits(target, tokens[:6]).argmin())
     for other, kind in ((tokens, "identical"), (swapped(tokens, 6, worst), "broken")):
-        found = judge(target, PROMPT, tokens, other, sampling=WARM, seed=3, tolerance=lambda: 1e-4)
+        found = judge(target, WARM, 1e-4).verdict(PROMPT, 3, tokens, other)
         assert found.kind == kind
-    found = judge(
-        target, PROMPT, tokens, swapped(tokens, 6, worst), sampling=WARM, seed=3,
-        tolerance=lambda: 1e4,
-    )  # fmt: skip
+    found = judge(target, WARM, 1e4).verdict(PROMPT, 3, tokens, swapped(tokens, 6, worst))
     assert (found.kind, found.position) == ("near-tie", 6)
 
 
@@ -112,12 +100,10 @@ def test_an_early_end_is_broken_and_needs_no_tolerance(
 ) -> None:
     tokens = output(target, autoregressive, Sampling())
 
-    def unwanted() -> float:
+    def unwanted() -> list[list[int]]:
         raise AssertionError("nothing to compare")
 
-    found = judge(
-        target, PROMPT, tokens, tokens[:-2], sampling=Sampling(), seed=3, tolerance=unwanted
-    )
+    found = Judge(target, Sampling(), unwanted, 7).verdict(PROMPT, 3, tokens, tokens[:-2])
     assert (found.kind, found.position) == ("broken", len(tokens) - 2)
 
 

@@ -22,6 +22,7 @@ from specbench.core.drafter import (
 from specbench.core.proposal import Proposal
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
+from specbench.core.verifier import Verifier
 from specbench.run import measure
 
 PROMPT = [3, 4, 5]
@@ -89,7 +90,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_decode_time_holds_the_drafters_own_prefill(target: Target, clock: Clock) -> None:
-    timed = measure.timed_sample(target, Slow(clock), PROMPT, 4, sampling=Sampling(), seed=0)
+    timed = measure.timed_answer(target, Slow(clock), PROMPT, 4, sampling=Sampling(), seed=0)
     assert timed.prefill_seconds == 0
     # Begin and first commit, three proposals, two commits in between.
     assert timed.decode_seconds == 5 + 3 * 2 + 2 * 1
@@ -97,14 +98,14 @@ def test_decode_time_holds_the_drafters_own_prefill(target: Target, clock: Clock
 
 
 def test_prefill_is_apart(target: Target, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    prefill = measure.Verifier.prefill
+    prefill = Verifier.prefill
 
-    def slow_prefill(verifier: measure.Verifier, prompt: list[int]) -> Commit:
+    def slow_prefill(verifier: Verifier, prompt: list[int]) -> Commit:
         clock.seconds += 7
         return prefill(verifier, prompt)
 
-    monkeypatch.setattr(measure.Verifier, "prefill", slow_prefill)
-    timed = measure.timed_sample(target, Slow(clock), PROMPT, 2, sampling=Sampling(), seed=0)
+    monkeypatch.setattr(Verifier, "prefill", slow_prefill)
+    timed = measure.timed_answer(target, Slow(clock), PROMPT, 2, sampling=Sampling(), seed=0)
     assert (timed.prefill_seconds, timed.decode_seconds) == (7, 7)
 
 
@@ -112,21 +113,22 @@ def test_the_answer_is_that_of_generate(target: Target) -> None:
     drafter = Autoregressive()
     drafter.bind(target.view())
     warm = Sampling(temperature=1.0)
-    timed = measure.timed_sample(target, drafter, PROMPT, 6, sampling=warm, seed=9)
+    timed = measure.timed_answer(target, drafter, PROMPT, 6, sampling=warm, seed=9)
     plain = generate(target, drafter, PROMPT, 6, sampling=warm, seed=9)
-    assert (timed.output, timed.rounds, timed.finish) == (plain.tokens, plain.rounds, plain.finish)
-    assert sum(len(r.tokens) for r in timed.rounds) + 1 == len(timed.output) == 6
+    assert timed.output == plain
+    assert sum(len(r.tokens) for r in plain.rounds) + 1 == len(plain.tokens) == 6
 
 
 def test_one_token_is_no_round(target: Target, clock: Clock) -> None:
-    timed = measure.timed_sample(target, Slow(clock), PROMPT, 1, sampling=Sampling(), seed=0)
-    assert (len(timed.output), timed.rounds, timed.finish) == (1, (), "length")
+    timed = measure.timed_answer(target, Slow(clock), PROMPT, 1, sampling=Sampling(), seed=0)
+    assert (len(timed.output.tokens), timed.output.rounds) == (1, ())
+    assert timed.output.finish == "length"
     assert timed.decode_seconds == 0
 
 
 def test_phase_probe_splits_a_round(target: Target, clock: Clock) -> None:
     probe = PhaseProbe(target.device)
-    measure.timed_sample(target, Slow(clock), PROMPT, 4, sampling=Sampling(), seed=0, probe=probe)
+    measure.timed_answer(target, Slow(clock), PROMPT, 4, sampling=Sampling(), seed=0, probe=probe)
     assert probe.seconds == {"draft": 5 + 3 * 2, "verify": 0, "accept": 0, "update": 2}
 
 
@@ -152,12 +154,6 @@ def test_energy_is_what_the_counters_rose_by(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("0\n")
     assert meter.joules() is None
     assert EnergyMeter(torch.device("cpu"), tmp_path / "none").joules() is None
-
-
-def test_warm_up_fits_the_context(target: Target) -> None:
-    drafter = Autoregressive()
-    drafter.bind(target.view())
-    measure.warm_up(target, drafter, list(range(14)), Sampling())
 
 
 def test_only_a_cuda_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

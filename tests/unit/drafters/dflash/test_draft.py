@@ -169,7 +169,7 @@ def test_it_draws_from_its_filtered_marginals(target: Target, tmp_path: Path) ->
     assert torch.equal(again.tokens, proposals[0].tokens)
     other = [session_with(drafter, features, sampling=sampling, seed=s).propose(9) for s in (1, 2)]
     assert any(not torch.equal(p.tokens, proposals[0].tokens) for p in other)
-    assert drafter.rule == "reject"
+    assert drafter.rule.name == "reject"
 
 
 def test_without_sample_it_stays_one_hot(target: Target, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_without_sample_it_stays_one_hot(target: Target, tmp_path: Path) -> None
     proposal = session.propose(9)
     assert proposal.probs is None
     assert torch.equal(proposal.tokens, session.logits(5).argmax(-1))
-    assert drafter.rule == "walk"
+    assert drafter.rule.name == "walk"
 
 
 def test_rounds_work_in_place(target: Target, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_contract(target: Target, tmp_path: Path, check: Check, sample: bool) ->
 def test_candidates_are_its_best_tokens_and_draws(target: Target, tmp_path: Path) -> None:
     folder = write_draft(draft_config(target), tmp_path)
     drafter = bound_draft(target, folder, candidates=8, draft_temperature=3.0)
-    assert (drafter.rule, drafter.width) == ("select", 8 * 4)
+    assert (drafter.rule.name, drafter.width) == ("select", 8 * 4)
     session = session_with(drafter, features_of(drafter, 6), sampling=Sampling(1.0))
     proposal = session.propose(3)
     assert proposal.probs is None

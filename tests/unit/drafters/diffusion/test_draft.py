@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from specbench.api import (
     probabilities,
 )
 from specbench.core.decode import generate
-from specbench.core.rules import Kept
-from specbench.core.verifier import RULES
+from specbench.core.rules import WALK, Kept
 from specbench.testing import CONTRACT, Check, assert_lossless, tiny_target
 from tests.helpers.diffusion_drafts import save_twin
 
@@ -188,7 +188,7 @@ def pvalue(target: Target, drafter: Diffusion, sampling: Sampling, runs: int = 8
         drafted = session.propose(2)
         rows = logits[pairs.index(tuple(drafted.tokens.tolist()))]
         uniforms = torch.rand(3, generator=noise)
-        said = RULES[drafter.rule](drafted, rows, sampling, uniforms, noise).tokens
+        said = drafter.rule.keep(drafted, rows, sampling, uniforms, noise).tokens
         if len(said) == 1:
             second = draw(p[4 * said[0], 1], torch.rand((), generator=noise))
             said = (*said, int(second))
@@ -224,7 +224,8 @@ def test_the_same_test_fails_for_one_hot_drafts_kept_as_if_drawn(
     def keep(drafted: Proposal, *rest: Any) -> Kept:
         return Kept((0, 1), (*drafted.tokens.tolist(), 0))
 
-    monkeypatch.setitem(RULES, "walk", keep)
+    bent = replace(WALK, keep=keep)
+    monkeypatch.setattr(Diffusion, "rule", property(lambda self: bent))
     assert pvalue(four, drafter, Sampling(2.0)) < 1e-9
 
 

@@ -143,7 +143,7 @@ def test_without_search_the_draft_is_the_argmax_of_one_pass(files: Files) -> Non
     assert session.propose(9).tokens.tolist() == raw_draft(drafter, PROMPT, 6)
     assert session.propose(4).tokens.tolist() == raw_draft(drafter, PROMPT, 4)
     assert session.propose(4).probs is None
-    assert drafter.rule == "walk"
+    assert drafter.rule.name == "walk"
 
 
 def test_search_with_one_candidate_each_is_the_argmax_to_its_stop(files: Files) -> None:
@@ -204,7 +204,7 @@ def test_lengths_follow_the_adaptive_rule(
 def test_the_path_is_the_first_of_its_candidates(files: Files) -> None:
     path = opened(bound(files)).propose(9)
     drafter = bound(files, candidates=5, draft_temperature=3.0)
-    assert (drafter.rule, drafter.width) == ("select", 5 * 6)
+    assert (drafter.rule.name, drafter.width) == ("select", 5 * 6)
     several = opened(drafter).propose(9)
     assert torch.equal(several.tokens[: len(path)], path.tokens)
     assert torch.equal(several.parents[: len(path)], path.parents)

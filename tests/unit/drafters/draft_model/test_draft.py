@@ -122,7 +122,7 @@ def test_its_cache_equals_a_fresh_one_after_every_round(
 
 def test_argmax_drafts_stay_comparable_token_by_token(target: Target, same: str) -> None:
     drafter = bound(target, same, tokens=3, sample=False)
-    assert drafter.rule == "walk"
+    assert drafter.rule.name == "walk"
     outputs = assert_lossless(target, drafter, [PROMPT], 30, sampling=Sampling(0.6), seeds=(0, 1))
     assert {r.accepted for output in outputs for r in output.rounds} >= {0, 1, 2}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drafters.oracle.draft import Options, Oracle
 from specbench.api import Sampling, Target, TargetView, UserError
-from specbench.core.decode import generate
+from specbench.core.decode import Decoding, generate
 from specbench.records.records import Sample
 from specbench.stats.metrics import estimate_acceptance, estimate_pooled_aal
 from specbench.testing import CONTRACT, NO_STOPS, Check, plain, random_prompts, tiny_target
@@ -98,6 +99,23 @@ def test_an_answer_is_worked_out_once(target: Target, monkeypatch: pytest.Monkey
     got = generate(target, drafter, prompt, 20, stop_ids=NO_STOPS, sampling=Sampling(0.9), seed=5)
     assert got.tokens == want.tokens
     assert got.rounds != want.rounds
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.9)], ids=str)
+def test_preparing_leaves_nothing_to_be_worked_out(
+    target: Target, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = oracle(target, rate=1.0, tokens=4)
+    drafter.bind(target.view())
+    prompt = random_prompts(target.vocab_size)[0]
+    settings: dict[str, Any] = {"sampling": sampling, "seed": 5, "stop_ids": NO_STOPS}
+    decoding = Decoding(target, drafter, prompt, 21, **settings)
+    drafter.prepare(prompt, decoding.request)
+    blind = type("Blind", (), {"device": target.device, "vocab_size": 64})()
+    monkeypatch.setattr(drafter, "_copy", blind)
+    output = decoding.run()
+    assert output.tokens == plain(target, prompt, 21, sampling, 5).tokens
+    assert {len(r.tokens) for r in output.rounds} == {5}
 
 
 def test_an_answer_to_a_small_budget_does_not_end_one_to_a_larger(target: Target) -> None:

@@ -47,7 +47,7 @@ def session_of(drafter: Drafter, temperature: float = 1.0, seed: int = 0) -> Any
 
 def test_specdiff_is_one_draw_a_slot_with_its_marginals(target: Target, model: str) -> None:
     drafter = bound(target, SpecDiff(SpecDiffOptions(model=model, tokens=6)))
-    assert (drafter.rule, drafter.width) == ("reject", 6)
+    assert (drafter.rule.name, drafter.width) == ("reject", 6)
     plain = Diffusion(DiffusionOptions(model=model, tokens=6, sample=True))
     want = session_of(bound(target, plain)).propose(9)
     got = session_of(drafter).propose(9)
@@ -77,7 +77,7 @@ def test_candidates_are_merged_where_the_rule_allows(target: Target, model: str,
     whole = session_of(two(target, model, tokens=4, rule="reject")).propose(9)
     drafter = two(target, model, tokens=4, rule=rule)
     merged = session_of(drafter).propose(9)
-    assert drafter.rule == rule
+    assert drafter.rule.name == rule
     assert drafter.width == len(whole) == 8 * 4
     assert len(merged) < len(whole)
     assert (merged.probs is None) == (rule != "select-ratio")
@@ -144,7 +144,7 @@ def test_contract(name: str, check: Check, target: Target, model: str) -> None:
 
 def test_diffusion_s_candidates_begin_with_its_own_draft(target: Target, model: str) -> None:
     drafter = bound(target, Diffusion(DiffusionOptions(model=model, tokens=4, candidates=6)))
-    assert (drafter.rule, drafter.width) == ("select", 24)
+    assert (drafter.rule.name, drafter.width) == ("select", 24)
     alone = bound(target, Diffusion(DiffusionOptions(model=model, tokens=4)))
     proposal = session_of(drafter).propose(9)
     assert torch.equal(proposal.tokens[:4], session_of(alone).propose(9).tokens)

@@ -1,0 +1,14 @@
+"""Options that drafters share; imports no torch, so that they can be listed at once."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Settings of a drafter that loads a draft model; its options inherit them."""
+
+    model: Annotated[str, "Hub id, folder or embedded name of the draft model."]
+    revision: Annotated[
+        str | None, "Revision (branch, tag or commit) of the draft model's hub id."
+    ] = None

@@ -1,0 +1,67 @@
+"""From a suite's prompts to the turns that every arm is asked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specbench.inputs import chat
+from specbench.inputs.suite import Prompt, Suite
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of one prompt, as every arm is asked it.
+
+    Attributes:
+        prompt: token ids, earlier turns included.
+        budget: the most output tokens.
+        seed: of this answer, the same for every arm.
+    """
+
+    prompt: list[int]
+    budget: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How prompts become tokens: the target's tokenizer and template, and the run's seed."""
+
+    tokenizer: PreTrainedTokenizerBase
+    thinking: str
+    seed: int = 0
+
+    def turn(
+        self, suite: Suite, prompt: Prompt, number: int, answers: Sequence[Sequence[int]]
+    ) -> Turn:
+        """Turn ``number`` (from 1) of a prompt; ``answers`` hold the tokens of those before."""
+        messages = []
+        for text, answer in zip(prompt.turns, answers, strict=False):
+            said = self.tokenizer.decode(answer, skip_special_tokens=True)
+            messages += [_message("user", text), _message("assistant", said)]
+        messages.append(_message("user", prompt.turns[number - 1]))
+        return Turn(
+            prompt=chat.encode(self.tokenizer, messages, self.thinking),
+            budget=suite.max_new_tokens,
+            seed=answer_seed(self.seed, suite.name, prompt.id, number),
+        )
+
+    def first_turns(self, suite: Suite) -> list[Turn]:
+        """The first turn of every prompt of a suite."""
+        return [self.turn(suite, prompt, 1, ()) for prompt in suite.prompts]
+
+
+def answer_seed(seed: int, suite: str, prompt: str, turn: int) -> int:
+    """The seed of one answer: the same for every arm, on every machine."""
+    text = f"{seed}\n{suite}\n{prompt}\n{turn}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
+
+
+def _message(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
