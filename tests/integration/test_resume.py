@@ -36,7 +36,7 @@ def arguments(target: Path, out: Path, temperature: float) -> list[str]:
     return [
         "run",
         *("--target", str(target), "--drafter", "prompt-lookup", "--suite", "smoke"),
-        *("--limit", "5", "--max-new-tokens", "24", "--device", "cpu", "--out", str(out)),
+        *("--limit", "9", "--max-new-tokens", "24", "--device", "cpu", "--out", str(out)),
         *("--temperature", str(temperature)),
     ]
 
