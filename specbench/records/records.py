@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from specbench.errors import UserError
+from specbench.records import jsonl
 
 SCHEMA = 1
 MANIFEST_SCHEMA = 2
@@ -27,8 +27,6 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 UNBOUND = "unbound"
 """The rule of a cell whose drafter could not be bound to the target."""
-Record = TypeVar("Record")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -176,30 +174,6 @@ def is_broken(sample: Sample) -> bool:
     return sample.verdict is not None and sample.verdict.kind == "broken"
 
 
-def to_line(sample: Sample) -> str:
-    """One JSON line."""
-    return json.dumps(asdict(sample), separators=(",", ":")) + "\n"
-
-
-def from_line(line: str) -> Sample:
-    """Read one line back.
-
-    Raises:
-        ValueError: not JSON, unknown or missing fields, another schema, or counts that disagree.
-    """
-    raw = json.loads(line)
-    if not isinstance(raw, dict):
-        raise ValueError("not an object")
-    _refuse_other_schema(raw, SCHEMA)
-    verdict = raw.pop("verdict", None)
-    raw["rounds"] = tuple(tuple(r) for r in raw.get("rounds", ()))
-    raw["output"] = tuple(raw.get("output", ()))
-    sample = _build(Sample, {**raw, "verdict": _build(Verdict, verdict) if verdict else None})
-    if sample.status == "ok" and sample.emitted + 1 != len(sample.output):
-        raise ValueError("emitted tokens of all rounds + 1 must equal the output tokens")
-    return sample
-
-
 def manifest_to_json(manifest: Manifest) -> str:
     """The manifest file's text."""
     return json.dumps(asdict(manifest), indent=2) + "\n"
@@ -214,11 +188,11 @@ def load_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         raw = json.loads(path.read_text())
-        _refuse_other_schema(raw, SCHEMA, MANIFEST_SCHEMA)
+        jsonl.refuse_other_schema(raw, SCHEMA, MANIFEST_SCHEMA)
         if raw["schema"] == SCHEMA:
             raw["cells"] = {key: _with_role(cell) for key, cell in raw["cells"].items()}
         raw["cells"] = {key: _cell(value) for key, value in raw["cells"].items()}
-        return _build(Manifest, raw)
+        return jsonl.build(Manifest, raw)
     except FileNotFoundError:
         raise UserError(f"{folder} holds no run: there is no {MANIFEST} in it.") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -226,28 +200,23 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def load_samples(folder: Path, name: str = SAMPLES) -> Iterator[Sample]:
-    """Read ``folder``'s samples; a last line cut off by a kill is skipped, with a warning.
+    """Read ``folder``'s samples; see `jsonl.read`.
 
     Raises:
-        UserError: a line in the middle cannot be read; it is named.
+        UserError: a line in the middle cannot be read, or its counts disagree; it is named.
     """
-    path = folder / name
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                warn_of_torn_line(path)
-                return
-            try:
-                yield from_line(line.decode())
-            except (ValueError, TypeError) as error:
-                raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error
+    return jsonl.read(folder / name, SCHEMA, _sample)
 
 
-def warn_of_torn_line(path: Path) -> None:
-    """Say that the last line of ``path`` does not count."""
-    _log.warning("%s ends in half a line, which is left out: its sample is not there.", path)
+def _sample(raw: dict[str, Any]) -> Sample:
+    verdict = raw.pop("verdict", None)
+    raw["rounds"] = tuple(tuple(r) for r in raw.get("rounds", ()))
+    raw["output"] = tuple(raw.get("output", ()))
+    verdict = jsonl.build(Verdict, verdict) if verdict else None
+    sample = jsonl.build(Sample, {**raw, "verdict": verdict})
+    if sample.status == "ok" and sample.emitted + 1 != len(sample.output):
+        raise ValueError("emitted tokens of all rounds + 1 must equal the output tokens")
+    return sample
 
 
 def _with_role(cell: dict[str, Any]) -> dict[str, Any]:
@@ -262,28 +231,12 @@ def _with_role(cell: dict[str, Any]) -> dict[str, Any]:
 
 def _cell(raw: dict[str, Any]) -> Cell:
     draft = raw["draft_model"]
-    return _build(
+    return jsonl.build(
         Cell,
         {
             **raw,
-            "target": _build(ModelId, raw["target"]),
-            "draft_model": _build(ModelId, draft) if draft else None,
+            "target": jsonl.build(ModelId, raw["target"]),
+            "draft_model": jsonl.build(ModelId, draft) if draft else None,
             "sample_ids": tuple(raw["sample_ids"]),
         },
     )
-
-
-def _build(kind: type[Record], raw: dict[str, Any]) -> Record:
-    unknown = set(raw) - {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if unknown:
-        raise ValueError(f"unknown fields {sorted(unknown)}")
-    return kind(**raw)
-
-
-def _refuse_other_schema(raw: dict[str, Any], *readable: int) -> None:
-    schema = raw.get("schema")
-    if schema not in readable:
-        newer = isinstance(schema, int) and schema > max(readable)
-        advice = ": take the newer specbench that wrote it" if newer else ""
-        known = " and ".join(map(str, readable))
-        raise ValueError(f"it has schema {schema}, this version reads {known}{advice}")

@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 
 from specbench.errors import UserError
-from specbench.records import traces
+from specbench.records import jsonl
 from specbench.records.environment import differences
 from specbench.records.records import (
     MANIFEST,
@@ -22,8 +22,6 @@ from specbench.records.records import (
     load_manifest,
     load_samples,
     manifest_to_json,
-    to_line,
-    warn_of_torn_line,
 )
 from specbench.records.traces import TRACES, Trace, load_traces
 
@@ -66,7 +64,7 @@ class Store:
         _refuse_another_run(folder, self.manifest, manifest)
         self.interrupted = (folder / HELD).exists()
         for name in (SAMPLES, HELD, TRACES):
-            _cut_torn_line(folder / name)
+            jsonl.cut_torn_line(folder / name)
         self.done: dict[Key, Sample] = {sample.key: sample for sample in load_samples(folder)}
         _refuse_unknown_cells(folder, self.manifest, self.done)
         waiting = (sample for sample in load_samples(folder, HELD) if sample.key not in self.done)
@@ -90,24 +88,24 @@ class Store:
 
     def append(self, sample: Sample) -> None:
         """Put a finished sample on disk before returning."""
-        _write(self._samples, to_line(sample))
+        _append(self._samples, jsonl.to_line(sample))
         self.done[sample.key] = sample
         if self.held.pop(sample.key, None) and not self.held:
             os.truncate(self.folder / HELD, 0)
 
     def hold(self, sample: Sample) -> None:
         """Put a sample on disk that waits for its baseline."""
-        self._add(HELD, to_line(sample))
+        self._add(HELD, jsonl.to_line(sample))
         self.held[sample.key] = sample
 
     def trace(self, trace: Trace) -> None:
         """Put on disk what the traced pass saw of an answer."""
-        self._add(TRACES, traces.to_line(trace))
+        self._add(TRACES, jsonl.to_line(trace))
         self.traced.add((trace.cell, trace.sample, trace.turn))
 
     def _add(self, name: str, line: str) -> None:
         with (self.folder / name).open("ab", buffering=0) as file:
-            _write(file, line)
+            _append(file, line)
 
     def forget(self, keys: Collection[Key]) -> None:
         """Drop stored samples, so that they are measured once more."""
@@ -115,13 +113,13 @@ class Store:
             return
         kept = {key: sample for key, sample in self.done.items() if key not in keys}
         path = self.folder / SAMPLES
-        draft = path.with_suffix(".new")
-        draft.unlink(missing_ok=True)
+        temporary = path.with_suffix(".new")
+        temporary.unlink(missing_ok=True)
         # Locked before it takes the place of the old file, so that nobody comes in between.
-        file = _open_locked(draft)
+        file = _open_locked(temporary)
         for sample in kept.values():
-            _write(file, to_line(sample))
-        draft.replace(path)
+            _append(file, jsonl.to_line(sample))
+        temporary.replace(path)
         self._samples.close()
         self._samples, self.done = file, kept
 
@@ -167,15 +165,10 @@ def _open_locked(path: Path) -> FileIO:
     return file
 
 
-def _write(file: FileIO, text: str) -> None:
-    start = file.seek(0, os.SEEK_END)
-    line = memoryview(text.encode())
+def _append(file: FileIO, text: str) -> None:
     try:
-        while line:
-            line = line[file.write(line) :]
-        os.fsync(file.fileno())
+        jsonl.append(file, text)
     except OSError as error:
-        file.truncate(start)
         raise _unwritable(Path(str(file.name)).parent, error) from error
 
 
@@ -186,26 +179,17 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
     )
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Remove what a kill left of a last line."""
-    content = path.read_bytes() if path.exists() else b""
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        warn_of_torn_line(path)
-        os.truncate(path, whole)
-
-
 def _write_atomically(path: Path, text: str) -> None:
     """The whole file or none of it, whenever the process is killed."""
-    draft = path.with_suffix(".new")
+    temporary = path.with_suffix(".new")
     try:
-        with draft.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        temporary.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise _unwritable(path.parent, error) from error
 
 

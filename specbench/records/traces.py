@@ -7,12 +7,12 @@ shares and milliseconds a round, and are never used for a speedup.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from specbench.errors import UserError
+from specbench.records import jsonl
 
 TRACES = "traces.jsonl"
 PHASES = ("draft", "search", "verify", "accept", "update", "rest")
@@ -75,28 +75,6 @@ def split(traces: Iterable[Trace]) -> Split | None:
     )
 
 
-def to_line(trace: Trace) -> str:
-    """One JSON line."""
-    return json.dumps(asdict(trace), separators=(",", ":")) + "\n"
-
-
 def load_traces(folder: Path) -> Iterator[Trace]:
-    """The traces of a run; none where it has none. A last line cut off by a kill is skipped.
-
-    Raises:
-        UserError: a line that cannot be read; it is named.
-    """
-    path = folder / TRACES
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                return
-            try:
-                trace = Trace(**json.loads(line))
-                if trace.schema != SCHEMA:
-                    raise ValueError(f"it has schema {trace.schema}, this version reads {SCHEMA}")
-                yield trace
-            except (ValueError, TypeError) as error:
-                raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error
+    """The traces of a run; none where it has none. See `jsonl.read`."""
+    return jsonl.read(folder / TRACES, SCHEMA, partial(jsonl.build, Trace))

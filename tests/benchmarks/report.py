@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specbench.records.jsonl import to_line
 from specbench.records.records import (
     MANIFEST,
     SAMPLES,
@@ -20,7 +21,6 @@ from specbench.records.records import (
     Sample,
     Verdict,
     manifest_to_json,
-    to_line,
 )
 from specbench.report import render, summarise
 from tests.helpers.run_records import BASELINE, LOOKUP

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specbench.records.jsonl import to_line
 from specbench.records.records import (
     MANIFEST,
     SAMPLES,
@@ -16,7 +17,6 @@ from specbench.records.records import (
     Sample,
     Verdict,
     manifest_to_json,
-    to_line,
 )
 
 BASELINE = Cell(

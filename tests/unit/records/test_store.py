@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UserError
+from specbench.records.jsonl import to_line
 from specbench.records.records import (
     MANIFEST,
     MANIFEST_SCHEMA,
@@ -22,7 +23,6 @@ from specbench.records.records import (
     Sample,
     load_manifest,
     load_samples,
-    to_line,
 )
 from specbench.records.store import HELD, Store
 from tests.helpers.run_records import LOOKUP

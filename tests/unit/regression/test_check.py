@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from specbench.cli import app
 from specbench.errors import UserError
-from specbench.records import traces
+from specbench.records.jsonl import to_line
 from specbench.records.records import (
     MANIFEST,
     SAMPLES,
@@ -25,7 +25,6 @@ from specbench.records.records import (
     load_manifest,
     load_samples,
     manifest_to_json,
-    to_line,
 )
 from specbench.records.traces import TRACES, Trace
 from specbench.regression import outputs
@@ -220,7 +219,7 @@ def test_the_command_line(tmp_path: Path, base: Path, monkeypatch: pytest.Monkey
     assert list(load_samples(fresh)) == list(load_samples(worse))
     assert run(worse, "--baseline", fresh) == 0
     assert run(base, "--baseline", fresh) == 0
-    (fresh / TRACES).write_text(traces.to_line(Trace(DRAFT.id, "p0", 1, 1, 1, 8, {"draft": 9.0})))
+    (fresh / TRACES).write_text(to_line(Trace(DRAFT.id, "p0", 1, 1, 1, 8, {"draft": 9.0})))
     assert run(base, "--baseline", fresh, "--update") == 0
     assert not (fresh / TRACES).exists()
     (tmp_path / "empty").mkdir()

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from specbench.errors import UserError
+from specbench.records.jsonl import to_line
 from specbench.records.records import Cell, Sample, Verdict
-from specbench.records.traces import Trace, to_line
+from specbench.records.traces import Trace
 from specbench.report import plots, render, summarise
 from specbench.run.tune import Depth, Tuned, Tuning, VerifyCost, to_json
 from specbench.stats.bootstrap import Estimate

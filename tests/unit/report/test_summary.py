@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from specbench.errors import UserError
-from specbench.records.records import MANIFEST, SAMPLES, Cell, ModelId, Sample, Verdict, to_line
+from specbench.records.jsonl import to_line
+from specbench.records.records import MANIFEST, SAMPLES, Cell, ModelId, Sample, Verdict
 from specbench.report import Row, render, rich_table, run_folders, summarise
 from tests.helpers.run_records import BASELINE, LOOKUP, answer, looped, write
 

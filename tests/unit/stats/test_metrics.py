@@ -10,7 +10,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specbench.records.records import Sample, from_line, to_line
+from specbench.records.jsonl import to_line
+from specbench.records.records import Sample, from_line
 from specbench.stats import metrics
 
 
