@@ -5,7 +5,6 @@ from specbench.core.drafter import (
     Commit,
     Drafter,
     DraftSession,
-    NoOptions,
     Request,
     TargetView,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "Drafter",
     "KVCache",
     "Kept",
-    "NoOptions",
     "Proposal",
     "Request",
     "Rule",

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from specbench.api import Kept, Rule
 from specbench.core.decode import cut, generate
 from specbench.core.drafter import Request
 from specbench.core.proposal import Proposal
-from specbench.core.rules import WALK, Kept, Rule, walk
+from specbench.core.rules import WALK, walk
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
 from specbench.core.verifier import Verifier
@@ -185,3 +186,23 @@ def test_distributions_must_be_announced(target: Target) -> None:
     drafter.bind(target.view())
     with pytest.raises(ValueError, match="which `walk` ignores"):
         generate(target, drafter, PROMPT, 8, sampling=Sampling(1.0), stop_ids=NO_STOPS)
+
+
+def test_a_rule_of_ones_own_needs_no_table(target: Target) -> None:
+    """A drafter ships its rule; here one that keeps nothing, and says so by name."""
+
+    def nothing(p: Proposal, logits: Tensor, s: Sampling, u: Tensor, g: Any) -> Kept:
+        return Kept((), (int(logits[0].argmax()),))
+
+    mine = Rule("keep-nothing", nothing, lossless=False, same_text=False)
+
+    class Mine(ScriptedDrafter):
+        rule = mine  # type: ignore[assignment]
+
+    drafter = Mine(target, ScriptedOptions(shape="chain", wrong=0.0))
+    drafter.bind(target.view())
+    output = generate(target, drafter, PROMPT, 8, sampling=Sampling(1.0), stop_ids=NO_STOPS)
+    assert {r.accepted for r in output.rounds} == {0}
+    # At temperature 0 every proposal is walked, whatever the drafter's rule.
+    greedy = generate(target, drafter, PROMPT, 8, stop_ids=NO_STOPS)
+    assert max(r.accepted for r in greedy.rounds) > 1
