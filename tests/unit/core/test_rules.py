@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.core import rules
 from specbench.core.proposal import Proposal
-from specbench.core.rules import reject, residual, walk
+from specbench.core.rules import (
+    REJECT,
+    SELECT,
+    SELECT_RATIO,
+    WALK,
+    Rule,
+    reject,
+    residual,
+    walk,
+)
 from specbench.core.sampling import Sampling
 from tests.helpers.token_laws import Draft, Laws, Prefix, pick, pvalue
 
@@ -132,3 +143,37 @@ def test_the_same_test_fails_without_the_residual(
 ) -> None:
     monkeypatch.setattr(rules, "residual", lambda p, q: p)
     assert pvalue(draft, Sampling(1.0), reject) < 1e-9
+
+
+class HostWaits(TorchDispatchMode):
+    """Counts what makes the host wait for a device: a scalar read, or a tensor read as a list."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.count = 0
+        tolist = torch.Tensor.tolist
+
+        def counted(tensor: torch.Tensor) -> Any:
+            self.count += 1
+            return tolist(tensor)
+
+        monkeypatch.setattr(torch.Tensor, "tolist", counted)
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += op is torch.ops.aten._local_scalar_dense.default
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rule", [WALK, REJECT, SELECT, SELECT_RATIO], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("chains", [1, 5])
+def test_a_rule_waits_for_the_device_once(
+    rule: Rule, chains: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = torch.Generator().manual_seed(0)
+    probs = torch.rand(chains, 3, 8, generator=noise).softmax(-1)
+    drafted = torch.randint(8, (chains, 3), generator=noise)
+    logits = torch.randn(3 * chains + 1, 8, generator=noise)
+    proposal = Proposal.chains(drafted, probs)
+    with HostWaits(monkeypatch) as waits:
+        rule.keep(proposal, logits, Sampling(1.0), torch.rand(4, generator=noise), noise)
+    assert waits.count == 1
