@@ -15,6 +15,7 @@ from rich.progress import (
 from specbench.clock import now
 from specbench.records.records import Cell, Sample, is_broken
 from specbench.report.labels import cell_labels
+from specbench.run.runner import Observer
 from specbench.stats.metrics import pooled_aal, speedup
 
 
@@ -49,7 +50,7 @@ class Figures:
         return ", ".join(shown if ratio is None else [*shown, f"{ratio:.2f}x"])
 
 
-class Bar:
+class Bar(Observer):
     """A live line: cell, prompt, running figures, how much is done and how long it takes."""
 
     def __init__(self, console: Console) -> None:
@@ -92,7 +93,7 @@ class Bar:
         self._figures.add(sample)
 
 
-class Lines:
+class Lines(Observer):
     """One line an answer, for logs."""
 
     def __init__(self, console: Console) -> None:
@@ -109,9 +110,6 @@ class Lines:
         self._total = total
         self._before = self._done = len(samples)
         self._start = now()
-
-    def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
-        pass
 
     def measured(self, cell: Cell, sample: Sample) -> None:
         self._figures.add(sample)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
 
 from specbench.errors import UserError
 from specbench.inputs.plan import Plan
@@ -22,8 +21,8 @@ from specbench.run.measure import Answer
 from specbench.run.turns import Asking, Turn
 
 
-class Observer(Protocol):
-    """Somebody who watches a run."""
+class Observer:
+    """Is told how a run goes on; this one does nothing with it."""
 
     def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
         """``samples`` are those stored before; ``total`` counts them too."""

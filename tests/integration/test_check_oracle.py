@@ -10,7 +10,7 @@ import pytest
 from specbench.inputs.plan import Settings, make_plan
 from specbench.regression.check import check
 from specbench.run.runner import run
-from tests.integration.test_run import Quiet
+from tests.helpers.observers import Recorder
 
 PROMPTS = 64
 RATE, WORSE = 0.8, 0.774
@@ -35,7 +35,7 @@ def measured(target: Path, suite: Path, folder: Path, rate: float) -> Path:
             device="cpu",
         )
     )
-    run(plan, folder, "command", Quiet())
+    run(plan, folder, "command", Recorder())
     return folder
 
 

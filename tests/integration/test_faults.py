@@ -21,19 +21,8 @@ from specbench.records.records import SAMPLES, Cell, Sample, Verdict, load_manif
 from specbench.records.store import HELD
 from specbench.run import runner
 from specbench.run.lossless import Judge
+from specbench.run.runner import Observer
 from specbench.run.runner import run as run_plan
-
-
-class Silent:
-    """Watches and says nothing."""
-
-    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None: ...
-
-    def measuring(self, cell: Cell, prompt: str, turn: int) -> None: ...
-
-    def measured(self, cell: Cell, sample: Sample) -> None: ...
-
-    def judged(self, cell: Cell, sample: Sample) -> None: ...
 
 
 class Sick(Autoregressive):
@@ -102,7 +91,7 @@ def by_drafter(folder: Path, name: str) -> list[Sample]:
 
 def errors(target: Path, folder: Path, **changes: Any) -> set[str]:
     """What the drafter's samples failed of; the baseline must not have failed."""
-    run_plan(plan(target, **changes), folder, "c", Silent())
+    run_plan(plan(target, **changes), folder, "c", Observer())
     assert {s.status for s in by_drafter(folder, "autoregressive")} == {"ok"}
     return {s.error or "" for s in by_drafter(folder, "sick")}
 
@@ -114,7 +103,7 @@ def test_a_drafter_that_does_not_load_fails_alone(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch, error: Exception
 ) -> None:
     sick.setattr(Sick, "binding", raiser(error))
-    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent())
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Observer())
     failed = by_drafter(tmp_path / "r", "sick")
     assert outcome.failed == len(failed) == len(by_drafter(tmp_path / "r", "autoregressive")) > 1
     assert {s.error for s in failed} == {f"{type(error).__name__}: {error}"}
@@ -127,7 +116,7 @@ def test_a_checkpoint_that_does_not_fit_ends_the_command(
 ) -> None:
     sick.setattr(Sick, "binding", raiser(UserError("wrong shapes")))
     with pytest.raises(UserError, match="wrong shapes"):
-        run_plan(plan(target), tmp_path / "r", "c", Silent())
+        run_plan(plan(target), tmp_path / "r", "c", Observer())
     assert not (tmp_path / "r").exists()
 
 
@@ -195,7 +184,7 @@ def test_a_target_that_is_not_finite_is_named(
         return ready
 
     sick.setattr(runner, "load", load)
-    outcome = run_plan(plan(target, limit=1), tmp_path / "r", "c", Silent())
+    outcome = run_plan(plan(target, limit=1), tmp_path / "r", "c", Observer())
     found = list(load_samples(tmp_path / "r"))
     assert outcome.failed == len(found) == 2
     assert all("the target's logits are not finite" in (s.error or "") for s in found)
@@ -205,7 +194,7 @@ def test_a_verdict_that_fails_is_untested(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
     sick.setattr(Judge, "verdict", lambda *args: raiser(MemoryError("logits")).__func__())
-    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent())
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Observer())
     assert (outcome.failed, outcome.broken) == (0, 0)
     untested = Verdict("untested", reason="MemoryError: logits")
     assert {s.verdict for s in by_drafter(tmp_path / "r", "sick")} == {untested}
@@ -219,22 +208,22 @@ def test_failed_samples_are_measured_once_more_and_no_others(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
     sick.setattr(Sick, "fault", raiser(RuntimeError("flaky")))
-    run_plan(plan(target), tmp_path / "r", "c", Silent())
+    run_plan(plan(target), tmp_path / "r", "c", Observer())
     before = lines(tmp_path / "r")
     sick.setattr(Sick, "fault", None)
-    idle = run_plan(plan(target), tmp_path / "r", "c", Silent())
+    idle = run_plan(plan(target), tmp_path / "r", "c", Observer())
     assert (idle.finished_before, idle.failed) == (True, 2)
-    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Observer(), retry_failed=True)
     assert (outcome.failed, outcome.resumed, outcome.finished_before) == (0, 2, False)
     after = lines(tmp_path / "r")
     assert after.keys() == before.keys()
     for key, sample in before.items():
         assert (after[key] == sample) == (sample.status == "ok")
-    again = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
+    again = run_plan(plan(target), tmp_path / "r", "c", Observer(), retry_failed=True)
     assert again.finished_before
 
 
-class Killing(Silent):
+class Killing(Observer):
     """The drafter fails once; the run is stopped where the baseline is asked a second time."""
 
     asked = 0
@@ -257,7 +246,7 @@ def test_a_held_answer_waits_while_an_earlier_prompt_is_measured_again(
         run_plan(plan(target), tmp_path / "r", "c", Killing())
     held = list(load_samples(tmp_path / "r", HELD))
     assert [s.sample for s in held] == [plan(target).suites[0].prompts[1].id]
-    run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
+    run_plan(plan(target), tmp_path / "r", "c", Observer(), retry_failed=True)
     found = by_drafter(tmp_path / "r", "sick")
     assert len(found) == 2
     assert {s.verdict for s in found} == {Verdict("identical")}
@@ -266,7 +255,7 @@ def test_a_held_answer_waits_while_an_earlier_prompt_is_measured_again(
 def unbinding(target: Path, folder: Path, sick: pytest.MonkeyPatch, **changes: Any) -> None:
     """A run of a drafter that does not load; it does from then on."""
     sick.setattr(Sick, "binding", raiser(MemoryError("40 GB")))
-    run_plan(plan(target, **changes), folder, "c", Silent())
+    run_plan(plan(target, **changes), folder, "c", Observer())
     sick.setattr(Sick, "binding", None)
 
 
@@ -284,16 +273,16 @@ def test_a_drafter_that_loads_later_is_measured_by_the_same_command(
     unbinding(target, tmp_path / "r", sick)
     assert facts(tmp_path / "r")["sick"] == (0, "unbound", False)
     before = lines(tmp_path / "r")
-    idle = run_plan(plan(target), tmp_path / "r", "c", Silent())
+    idle = run_plan(plan(target), tmp_path / "r", "c", Observer())
     assert (idle.finished_before, idle.failed) == (True, 2)
     assert lines(tmp_path / "r") == before, "without the option nothing is touched"
-    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True, trace=1)
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Observer(), retry_failed=True, trace=1)
     assert (outcome.failed, outcome.resumed, outcome.finished_before) == (0, 2, False)
     assert facts(tmp_path / "r") == {"autoregressive": (0, "none", True), "sick": (3, "walk", True)}
     assert {s.verdict for s in by_drafter(tmp_path / "r", "sick")} == {Verdict("identical")}
     kept = {s.key: s for s in by_drafter(tmp_path / "r", "autoregressive")}
     assert kept == {key: sample for key, sample in before.items() if sample.status == "ok"}
-    assert run_plan(plan(target), tmp_path / "r", "c", Silent(), trace=1).finished_before
+    assert run_plan(plan(target), tmp_path / "r", "c", Observer(), trace=1).finished_before
 
 
 def test_an_interrupted_run_measures_a_drafter_that_loads_now(
@@ -302,7 +291,7 @@ def test_an_interrupted_run_measures_a_drafter_that_loads_now(
     unbinding(target, tmp_path / "r", sick)
     path = tmp_path / "r" / SAMPLES
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent())
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Observer())
     assert (outcome.failed, outcome.finished_before) == (0, False)
     assert facts(tmp_path / "r")["sick"] == (3, "walk", True)
 
@@ -310,14 +299,14 @@ def test_an_interrupted_run_measures_a_drafter_that_loads_now(
 def test_a_drafter_that_does_not_load_any_more_keeps_its_answers(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
-    run_plan(plan(target), tmp_path / "r", "c", Silent())
+    run_plan(plan(target), tmp_path / "r", "c", Observer())
     cells, path = load_manifest(tmp_path / "r").cells, tmp_path / "r" / SAMPLES
     whole = path.read_text()
     path.write_text("".join(whole.splitlines(keepends=True)[:2]))
     unbinding(target, tmp_path / "r", sick)
     assert load_manifest(tmp_path / "r").cells == cells
     assert sorted(s.status for s in by_drafter(tmp_path / "r", "sick")) == ["error", "ok"]
-    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Observer(), retry_failed=True)
     assert (outcome.failed, outcome.resumed) == (0, 3)
     assert facts(tmp_path / "r")["sick"] == (3, "walk", True)
 
@@ -333,11 +322,11 @@ def test_with_a_failed_baseline_all_its_arms_are_measured_again(
         return opened(self, request)  # type: ignore[arg-type]
 
     sick.setattr(Autoregressive, "open", once)
-    assert run_plan(plan(target), tmp_path / "r", "c", Silent()).failed == 2
+    assert run_plan(plan(target), tmp_path / "r", "c", Observer()).failed == 2
     kinds = {s.verdict.kind for s in by_drafter(tmp_path / "r", "sick") if s.verdict}
     assert kinds == {"untested"}
     sick.setattr(Autoregressive, "open", opened)
-    outcome = run_plan(plan(target), tmp_path / "r", "c", Silent(), retry_failed=True)
+    outcome = run_plan(plan(target), tmp_path / "r", "c", Observer(), retry_failed=True)
     assert (outcome.failed, outcome.resumed) == (0, 0)
     assert {s.verdict for s in by_drafter(tmp_path / "r", "sick")} == {Verdict("identical")}
 

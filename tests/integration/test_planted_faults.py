@@ -19,6 +19,7 @@ from specbench.core.target import Target
 from specbench.inputs.plan import Plan, Settings, make_plan
 from specbench.records.records import load_samples
 from specbench.run import runner
+from specbench.run.runner import Observer
 from specbench.run.runner import run as run_plan
 
 TREE = "oracle[rate=0.7,tokens=3,branches=3]"
@@ -110,16 +111,7 @@ def verdicts(
         Settings((drafter,), ("smoke",), str(target), limit=2, max_new_tokens=24, device="cpu")
     )
 
-    class Silent:
-        def begins(self, *told: object) -> None: ...
-
-        def measuring(self, *told: object) -> None: ...
-
-        def measured(self, *told: object) -> None: ...
-
-        def judged(self, *told: object) -> None: ...
-
-    outcome = run_plan(plan, folder, "c", Silent())
+    outcome = run_plan(plan, folder, "c", Observer())
     assert outcome.failed == 0
     kinds = {s.verdict.kind for s in load_samples(folder) if s.verdict}
     assert (outcome.broken > 0) == ("broken" in kinds)

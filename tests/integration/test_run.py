@@ -28,29 +28,7 @@ from specbench.records.traces import PHASES, TRACES, load_traces, split
 from specbench.run import arms, runner
 from specbench.run.runner import run as run_plan
 from tests.helpers.commands import call
-
-
-class Quiet:
-    """Notes the order in which samples were measured."""
-
-    def __init__(self) -> None:
-        self.order: list[tuple[str, str, int]] = []
-        self.stored: list[Sample] = []
-        self.verdicts: dict[tuple[str, str, int], Verdict | None] = {}
-
-    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
-        self.stored = samples
-        self.total = total
-
-    def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
-        self.order.append((cell.drafter, prompt, turn))
-
-    def measured(self, cell: Cell, sample: Sample) -> None:
-        self.verdicts[sample.key] = sample.verdict
-
-    def judged(self, cell: Cell, sample: Sample) -> None:
-        assert self.verdicts[sample.key] is None
-        self.verdicts[sample.key] = sample.verdict
+from tests.helpers.observers import Recorder
 
 
 class Faulty(Autoregressive):
@@ -119,7 +97,7 @@ def samples_of(folder: Path, drafter: str) -> list[Sample]:
 
 
 def test_every_prompt_by_both_arms_in_turn(target: Path, tmp_path: Path) -> None:
-    seen = Quiet()
+    seen = Recorder()
     outcome = run_plan(plan(target, "prompt-lookup"), tmp_path / "r", "command", seen)
     assert (outcome.failed, outcome.finished_before) == (0, False)
     firsts: dict[tuple[str, int], str] = {}
@@ -136,7 +114,7 @@ def test_every_prompt_by_both_arms_in_turn(target: Path, tmp_path: Path) -> None
 
 def test_the_manifest_says_all_that_counts(target: Path, tmp_path: Path) -> None:
     asked = plan(target, "prompt-lookup", overrides=("prompt-lookup.tokens=6",), seed=4)
-    run_plan(asked, tmp_path / "r", "the command", Quiet())
+    run_plan(asked, tmp_path / "r", "the command", Recorder())
     manifest = load_manifest(tmp_path / "r")
     assert manifest.command == "the command"
     assert {"torch", "transformers"} <= set(manifest.environment["packages"])
@@ -162,7 +140,7 @@ def test_second_turn_sees_the_baselines_answer(
     monkeypatch.setattr(chat, "encode", spy)
     suite = tmp_path / "own.jsonl"
     suite.write_text(json.dumps({"id": "x", "turns": ["first", "second"]}))
-    run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Quiet())
+    run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Recorder())
     baseline = {s.turn: s for s in samples_of(tmp_path / "r", "autoregressive")}
     copy = {s.turn: s for s in samples_of(tmp_path / "r", "prompt-lookup")}
     assert [[m["role"] for m in messages] for messages in asked] == [
@@ -179,7 +157,7 @@ def test_second_turn_sees_the_baselines_answer(
 def test_a_failed_sample_is_recorded_and_the_run_goes_on(
     target: Path, tmp_path: Path, plugged: None
 ) -> None:
-    outcome = run_plan(plan(target, "faulty"), tmp_path / "r", "c", Quiet())
+    outcome = run_plan(plan(target, "faulty"), tmp_path / "r", "c", Recorder())
     found = samples_of(tmp_path / "r", "faulty")
     assert {s.status for s in found} == {"ok", "error"}
     failed = [s for s in found if s.status == "error"]
@@ -187,7 +165,7 @@ def test_a_failed_sample_is_recorded_and_the_run_goes_on(
     assert {s.error for s in failed} == {"RuntimeError: lost the thread"}
     assert all(s.decode_seconds is None and s.verdict is None for s in failed)
     assert {s.status for s in samples_of(tmp_path / "r", "autoregressive")} == {"ok"}
-    again = run_plan(plan(target, "faulty"), tmp_path / "r", "c", Quiet())
+    again = run_plan(plan(target, "faulty"), tmp_path / "r", "c", Recorder())
     assert again.finished_before
     assert len(samples_of(tmp_path / "r", "faulty")) == len(found)
 
@@ -197,7 +175,7 @@ def test_a_prompt_longer_than_the_context_fails_alone(target: Path, tmp_path: Pa
     rows = [{"id": "long", "turns": ["x" * 2000, "and then?"]}, {"id": "short", "prompt": "hi"}]
     suite.write_text("\n".join(map(json.dumps, rows)))
     own = plan(target, "prompt-lookup", suite=str(suite))
-    outcome = run_plan(own, tmp_path / "r", "c", Quiet())
+    outcome = run_plan(own, tmp_path / "r", "c", Recorder())
     assert outcome.failed == 4
     errors = {
         (s.sample, s.turn): s.error or "" for s in samples_of(tmp_path / "r", "prompt-lookup")
@@ -214,7 +192,7 @@ def test_drawn_proposals_are_judged_by_reject(
     target: Path, tmp_path: Path, plugged: None, temperature: float, rule: str, kind: str
 ) -> None:
     warm = plan(target, "sampler", sampling=Sampling(temperature), limit=2)
-    assert run_plan(warm, tmp_path / "r", "c", Quiet()).failed == 0
+    assert run_plan(warm, tmp_path / "r", "c", Recorder()).failed == 0
     cells = load_manifest(tmp_path / "r").cells.values()
     assert [cell.rule for cell in cells] == ["none", rule]
     verdicts = [s.verdict for s in samples_of(tmp_path / "r", "sampler") if s.verdict]
@@ -228,7 +206,7 @@ def test_a_rule_must_be_an_object(
     """A name could be one that nobody knows, and would count as lossless."""
     monkeypatch.setattr("drafters.prompt_lookup.draft.PromptLookup.rule", "wak")
     with pytest.raises(UserError, match=r"hands over 'wak' .* must be a specbench.api.Rule"):
-        run_plan(plan(target, "prompt-lookup", limit=1), tmp_path / "r", "c", Quiet())
+        run_plan(plan(target, "prompt-lookup", limit=1), tmp_path / "r", "c", Recorder())
 
 
 def test_a_rule_that_changes_the_text(
@@ -242,11 +220,11 @@ def test_a_rule_that_changes_the_text(
         return type(kept)(kept.path, (*kept.tokens[:-1], worst)) if len(proposal) else kept
 
     monkeypatch.setattr(rules, "WALK", replace(WALK, keep=generous))
-    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "a", "c", Quiet())
+    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "a", "c", Recorder())
     kinds = {s.verdict.kind for s in samples_of(tmp_path / "a", "prompt-lookup") if s.verdict}
     assert "broken" in kinds
     monkeypatch.setattr(rules, "WALK", replace(WALK, keep=generous, lossless=False))
-    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "b", "c", Quiet())
+    run_plan(plan(target, "prompt-lookup", limit=2), tmp_path / "b", "c", Recorder())
     assert {s.verdict for s in samples_of(tmp_path / "b", "prompt-lookup")} == {Verdict("lossy")}
 
 
@@ -255,12 +233,12 @@ def test_another_target_under_the_same_name_is_refused(target: Path, tmp_path: P
     copy.mkdir()
     for path in target.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
-    run_plan(plan(copy, "prompt-lookup", limit=1), tmp_path / "r", "c", Quiet())
+    run_plan(plan(copy, "prompt-lookup", limit=1), tmp_path / "r", "c", Recorder())
     weights = load_file(copy / "model.safetensors")
     changed = {name: tensor * 1.01 for name, tensor in weights.items()}
     save_file(changed, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"holds another run \(target of"):
-        run_plan(plan(copy, "prompt-lookup", limit=1), tmp_path / "r", "c", Quiet())
+        run_plan(plan(copy, "prompt-lookup", limit=1), tmp_path / "r", "c", Recorder())
 
 
 def test_the_command(target: Path, tmp_path: Path) -> None:
@@ -295,7 +273,7 @@ def test_failures_make_the_exit_code(
 
 def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) -> None:
     asked, folder = plan(target, "prompt-lookup"), tmp_path / "r"
-    run_plan(asked, folder, "command", Quiet(), trace=2)
+    run_plan(asked, folder, "command", Recorder(), trace=2)
     found = list(load_traces(folder))
     assert len(found) == 2 * len(asked.arms)
     samples = {s.key: s for s in load_samples(folder)}
@@ -311,7 +289,7 @@ def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) 
 
 
 def test_a_run_stopped_in_the_traced_pass_goes_on_with_it(target: Path, tmp_path: Path) -> None:
-    class Stopping(Quiet):
+    class Stopping(Recorder):
         def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
             if cell.rule == "walk" and prompt.endswith("traced"):
                 raise KeyboardInterrupt
@@ -321,7 +299,7 @@ def test_a_run_stopped_in_the_traced_pass_goes_on_with_it(target: Path, tmp_path
         run_plan(asked, folder, "command", Stopping(), trace=2)
     assert len(list(load_traces(folder))) == 1
     for finished_before in (False, True):
-        outcome = run_plan(asked, folder, "command", Quiet(), trace=2)
+        outcome = run_plan(asked, folder, "command", Recorder(), trace=2)
         assert outcome.finished_before is finished_before
         assert outcome.resumed == asked.answers
         assert len(list(load_traces(folder))) == 2 * len(asked.arms)
@@ -331,11 +309,11 @@ def test_traces_may_be_taken_later_where_the_run_was_made(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, folder = plan(target, "prompt-lookup", limit=3), tmp_path / "r"
-    run_plan(asked, folder, "command", Quiet())
+    run_plan(asked, folder, "command", Recorder())
     samples = (folder / SAMPLES).read_bytes()
     wanted = 0
     for count in (1, 3, 3, 2):
-        seen = Quiet()
+        seen = Recorder()
         outcome = run_plan(asked, folder, "command", seen, trace=count)
         lacking = max(0, 2 * count - wanted)
         wanted += lacking
@@ -349,8 +327,8 @@ def test_traces_may_be_taken_later_where_the_run_was_made(
     facts = runner.environment("cpu")
     monkeypatch.setattr(runner, "environment", lambda device: facts | {"cpu": "another"})
     with pytest.raises(UserError, match="began somewhere else"):
-        run_plan(asked, folder, "command", Quiet(), trace=1)
-    assert run_plan(asked, folder, "command", Quiet()).finished_before
+        run_plan(asked, folder, "command", Recorder(), trace=1)
+    assert run_plan(asked, folder, "command", Recorder()).finished_before
     assert sorted(path.name for path in folder.iterdir()) == files
 
 
@@ -369,5 +347,5 @@ def test_a_prompt_that_no_arm_can_decode_warms_nothing(
     suite = tmp_path / "own.jsonl"
     rows = [{"id": "b", "prompt": "x" * 2000}, {"id": "long", "prompt": "hi"}]
     suite.write_text("\n".join(map(json.dumps, rows)))
-    run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Quiet())
+    run_plan(plan(target, "prompt-lookup", suite=str(suite)), tmp_path / "r", "c", Recorder())
     assert [length > 1000 for length in warmed] == [True] * 2 + [False] * 2
