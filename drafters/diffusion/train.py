@@ -25,7 +25,6 @@ from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.masking import Blocks, draw_blocks, mask_token
 from specbench.training.recipe import Recipe
-from specbench.zoo import resolve
 
 OBJECTIVES = ("llada", "shifted", "bd3")
 
@@ -254,7 +253,7 @@ def started_from(target: FrozenTarget, name: str) -> DiffusionModel:
         UserError: it cannot be loaded, or has another vocabulary than the target.
     """
     view = target.view
-    model = DiffusionModel.load(resolve(name), device=view.device)
+    model = DiffusionModel.load(name, device=view.device)
     if model.decoder.config.vocab_size != view.vocab_size:
         raise UserError(
             f"{name} has a vocabulary of {model.decoder.config.vocab_size}, the target {view.name} "

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from specbench.api import KVCache, Proposal, Target, TargetView, UserError
+from specbench.drafting.checkpoints import find_checkpoint
 from specbench.training.ngram import ScorerFacts, load_kenlm, tokenizer_hash
-from specbench.zoo import resolve
 
 EMBEDDED = "tiny-ngram"
 """The scorer that comes with specbench, made for the embedded family's tokenizer."""
@@ -68,9 +68,9 @@ def load_scorer(name: str | None, target: TargetView) -> Scorer:
     Raises:
         UserError: nothing usable there, or it was made for another tokenizer.
     """
-    folder = Path(resolve(name or EMBEDDED))
-    if not folder.is_dir() or (folder / "config.json").is_file():
-        return CausalScorer.load(str(name), target)
+    folder = find_checkpoint(name or EMBEDDED, None, role="scorer")
+    if name is not None and (folder / "config.json").is_file():
+        return CausalScorer.load(name, target)
     facts = ScorerFacts.read(folder)
     fits = _identity(target.tokenizer, target.vocab_size) == (facts.vocabulary, facts.tokenizer)
     if not fits and name is None:
@@ -153,7 +153,7 @@ class CausalScorer:
         Raises:
             UserError: it cannot be loaded, or has another tokenizer.
         """
-        model = Target.load(resolve(name), device=target.device, dtype=target.dtype, role="scorer")
+        model = Target.load(name, device=target.device, dtype=target.dtype, role="scorer")
         ours = _identity(target.tokenizer, target.vocab_size)
         if _identity(model.tokenizer, model.vocab_size) != ours:
             raise UserError(

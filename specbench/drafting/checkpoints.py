@@ -13,6 +13,7 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from specbench import zoo
 from specbench.errors import UserError
 
 Shape = tuple[int, ...]
@@ -41,18 +42,21 @@ class StoredTensors:
         return value
 
 
-def find_checkpoint(name: str, revision: str | None, fallback: str | None = None) -> Path:
-    """The folder of a draft: ``name`` itself, or the hub's snapshot of that id.
+def find_checkpoint(
+    name: str, revision: str | None, fallback: str | None = None, role: str = "draft"
+) -> Path:
+    """Find the folder of an embedded model, the folder ``name``, or the hub's snapshot of that id.
 
     Only config.json and safetensors are fetched.
 
     Args:
         fallback: pattern of the weight files to fetch where there is no safetensors file.
+        role: what the model is to the person who named it, for messages.
 
     Raises:
-        UserError: neither a folder nor a hub id that can be had.
+        UserError: neither an embedded model, nor a folder, nor a hub id that can be fetched.
     """
-    folder = Path(name)
+    folder = Path(zoo.resolve(name))
     if folder.is_dir():
         return folder
     patterns = ["config.json", "*.safetensors"]
@@ -64,7 +68,7 @@ def find_checkpoint(name: str, revision: str | None, fallback: str | None = None
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"Cannot load the draft {name!r}: {reason}",
+            f"Cannot load the {role} {name!r}: {reason}",
             "Give a folder with config.json and safetensors, or a hub id that this machine can "
             "reach (elsewhere: `hf download`, copy the folder, pass its path).",
         ) from error

@@ -19,7 +19,6 @@ from specbench.training.corpus.evaluation import without_evaluation
 from specbench.training.corpus.formats import PLAIN_ROLE, Chat
 from specbench.training.loop import dtype_of
 from specbench.training.progress import ItemProgress
-from specbench.zoo import resolve
 
 POOL = 16
 """Batches whose prompts are sorted by length together."""
@@ -57,7 +56,7 @@ def write_responses(
     An answer that the budget cut is kept: its last token is then no end token.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    target = Target.load(resolve(name), device=device, dtype=dtype_of(settings.precision))
+    target = Target.load(name, device=device, dtype=dtype_of(settings.precision))
     if target.tokenizer is None or not target.tokenizer.chat_template:
         raise UserError(f"{name} has no chat template, so it has no answers to give.")
     prompts = select_prompts(corpora, settings)

@@ -71,6 +71,7 @@ def test_a_folder_is_taken_as_it_is_and_an_id_has_to_be_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_checkpoint(str(tmp_path), None) == tmp_path
+    assert (find_checkpoint("tiny-dflash", None) / "card.json").is_file(), "an embedded draft"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("no/such-draft-here", "no/such/folder", "no one/knows it"):
         with pytest.raises(UserError, match=f"Cannot load the draft '{name}'"):

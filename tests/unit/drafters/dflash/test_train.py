@@ -201,6 +201,12 @@ def test_going_on_from_a_draft(target: Target, tmp_path: Path) -> None:
         DFlashRecipe(FrozenTarget(other), DFlashTraining(init=str(tmp_path)))
 
 
+def test_an_embedded_draft_can_be_gone_on_from() -> None:
+    recipe = DFlashRecipe(FrozenTarget.load("tiny-target"), DFlashTraining(init="tiny-dflash"))
+    assert (recipe.config.block_size, recipe.config.layers) == (8, 2)
+    assert all(parameter.requires_grad for parameter in recipe.draft.parameters())
+
+
 def test_it_learns_a_text_by_heart(target: Target, tmp_path: Path) -> None:
     """The draft of a text it has seen nearly fills its blocks: nothing is shifted anywhere."""
     plain = Autoregressive()

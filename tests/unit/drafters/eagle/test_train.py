@@ -239,6 +239,13 @@ def test_training_goes_on_from_a_draft(target: Target, tmp_path: Path) -> None:
         Eagle3Recipe(FrozenTarget(tiny_target(layers=7, vocabulary=70)), options)
 
 
+def test_an_embedded_draft_can_be_gone_on_from() -> None:
+    options = Eagle3Training(init="tiny-eagle3")
+    recipe = Eagle3Recipe.for_corpus(FrozenTarget.load("tiny-target"), options, [])
+    assert recipe.settled["draft_vocab_size"] == 2048
+    assert all(parameter.requires_grad for parameter in recipe.draft.parameters())
+
+
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(UserError, match="6 layers"):
         Eagle3Recipe(FrozenTarget(tiny_target(layers=6)), OPTIONS)
