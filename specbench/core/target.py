@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import TargetView
 from specbench.core.kv import KVCache, cache_argument
 from specbench.core.proposal import Proposal
+from specbench.core.taps import capture
 from specbench.errors import UserError
 
 
@@ -168,7 +167,7 @@ class Target:
         else:
             positions = tree.depths + start
             mask = self._tree_mask(tree, start, positions)
-        with _tap(self.layers, taps) as captured:
+        with capture(self.layers, taps) as captured:
             logits = self.model(
                 ids[None],
                 attention_mask=mask,
@@ -177,7 +176,7 @@ class Target:
                 logits_to_keep=1 if last_only else 0,
                 **{self._cache_argument: cache},
             ).logits[0]
-        features = torch.stack([captured[tap] for tap in taps], dim=1) if taps else None
+        features = torch.stack([captured[tap][0] for tap in taps], dim=1) if taps else None
         return logits, features
 
     def _tree_mask(self, tree: Proposal, start: int, positions: Tensor) -> Any:
@@ -235,33 +234,6 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
         return None
     # Where there are no files transformers may make one up that knows its special tokens only.
     return found if set(found.get_vocab()) - set(found.all_special_tokens) else None
-
-
-@contextmanager
-def _tap(layers: nn.ModuleList, taps: tuple[int, ...]) -> Iterator[dict[int, Tensor]]:
-    """Collect ``[n, hidden]`` hidden states at the given boundaries during one forward."""
-    captured: dict[int, Tensor] = {}
-
-    def entering(module: nn.Module, args: Any, kwargs: Any) -> None:
-        captured[0] = (args[0] if args else kwargs["hidden_states"])[0]
-
-    def leaving(boundary: int) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            captured[boundary] = (output[0] if isinstance(output, tuple) else output)[0]
-
-        return hook
-
-    handles = [
-        layers[tap - 1].register_forward_hook(leaving(tap))
-        if tap
-        else layers[0].register_forward_pre_hook(entering, with_kwargs=True)
-        for tap in taps
-    ]
-    try:
-        yield captured
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _layer_type(window: int | None) -> str:
