@@ -1,8 +1,5 @@
 """Training of a DFlash draft (arXiv 2602.06036, section 4): many blocks of a sequence at once."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,8 @@ from drafters.dflash.checkpoint import load_config, load_model, save_model
 from drafters.dflash.config import DFlashConfig, default_layer_ids, dump_config, parse_config
 from drafters.dflash.draft import check_fit, visible
 from drafters.dflash.model import Attention, DFlashModel
-from specbench.api import TargetView, UserError
+from drafters.dflash.settings import DFlashSettings
+from specbench.api import TargetView
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.drafting.layers import Rope, RopeTables
 from specbench.training.corpus.batches import Batch
@@ -25,46 +23,13 @@ from specbench.training.recipe import Recipe
 PUBLISHED_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
 
 
-@dataclass(frozen=True)
-class DFlashTraining:
-    """Settings of `DFlashRecipe`; None takes the target's own value.
-
-    Attributes:
-        block_size: rows of a block, the anchor included.
-        layers: of the draft.
-        taps: how many target layers it reads, spread as in published drafts.
-        target_layer_ids: those layers by number (0-based); overrides ``taps``.
-        anchors: blocks drawn from each sequence at every step.
-        gamma: slot k of a block weighs exp(-(k - 1) / gamma); None takes the published 7, 5, 4
-            for blocks of 16, 10, 8, and half the block otherwise.
-        mask_token_id: None takes the tokenizer's mask token, or the embedding's first row past
-            the tokenizer's entries.
-        heads, kv_heads, head_dim, intermediate: shape of the draft's layers.
-        init: folder or hub id of a draft to go on from, in place of fresh weights; every setting
-            but ``anchors`` and ``gamma`` then is that draft's.
-    """
-
-    block_size: int = 16
-    layers: int = 5
-    taps: int = 5
-    target_layer_ids: tuple[int, ...] | None = None
-    anchors: int = 64
-    gamma: float | None = None
-    mask_token_id: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    intermediate: int | None = None
-    init: str | None = None
-
-
 class DFlashRecipe(Recipe):
-    """A draft with fresh weights; embedding and head are the frozen target's."""
+    """A DFlash draft, whose embedding and head are the frozen target's."""
 
-    Options = DFlashTraining
+    Options = DFlashSettings
     draft: DFlashModel
 
-    def __init__(self, target: FrozenTarget, options: DFlashTraining) -> None:
+    def __init__(self, target: FrozenTarget, options: DFlashSettings) -> None:
         view = target.view
         self.target = target
         self.options = options
@@ -75,14 +40,16 @@ class DFlashRecipe(Recipe):
         self._rope = RopeTables(self.config, view.device)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Cross entropy of the learned slots, weighted by exp(-(k - 1) / gamma)."""
+        """Compute the cross entropy of the learned slots, slot k weighing exp(-(k - 1) / gamma)."""
         blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
         hidden = self.hidden(batch.tokens, blocks.anchors)
         return self._weighted(blocks, self._logits(hidden, blocks), blocks.labels[blocks.learned])
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """The loss, and the tokens a round would emit if the text were the target's own: one
-        more than the leading slots whose most likely token is right."""
+        """Compute the loss, and the tokens emitted per round if the text were the target's own.
+
+        A round emits one token more than the leading slots whose most likely token is right.
+        """
         blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
         labels = blocks.labels[blocks.learned]
         logits = self._logits(self.hidden(batch.tokens, blocks.anchors), blocks)
@@ -106,7 +73,7 @@ class DFlashRecipe(Recipe):
         save_model(self.draft, folder, torch.bfloat16)
 
     def hidden(self, tokens: Tensor, anchors: Tensor) -> Tensor:
-        """Final hidden states ``[b, A, B, H]`` of the blocks at ``anchors`` ``[b, A]``."""
+        """Compute final hidden states ``[b, A, B, H]`` of the blocks at ``anchors`` ``[b, A]``."""
         config = self.config
         features = self.target.features(tokens, config.taps).flatten(2)
         context = self.draft.condition(features)
@@ -136,11 +103,11 @@ class DFlashRecipe(Recipe):
 
 
 class BlockAttention:
-    """The sparse block mask: a block sees the context before its anchor and itself.
+    """Attention under the sparse block mask: a block sees the context before its anchor and itself.
 
-    Keys of the context ``[b, n]`` are shared by all blocks of a sequence and those of a block are
-    its own, so the scores are ``n + B`` wide and nothing is computed across blocks. Plain
-    products: backward through fused attention is slower on a CPU.
+    All blocks of a sequence share the keys of its context ``[b, n]``, and each has keys of its own,
+    so scores are ``n + B`` wide and nothing is computed across blocks. Plain products, since
+    backward through fused attention is slower on a CPU.
     """
 
     def __init__(
@@ -172,7 +139,7 @@ class BlockAttention:
 
 
 def _bias(window: int | None, causal: bool, length: int, positions: Tensor) -> Tensor:
-    """Additive mask ``[b, 1, A, 1, B or 1, n + B]`` of one kind of layer."""
+    """Make the additive mask ``[b, 1, A, 1, B or 1, n + B]`` of one kind of layer."""
     before = torch.arange(length, device=positions.device)
     seen = torch.cat([before.expand(*positions.shape[:2], -1), positions], dim=-1)
     allowed = seen < positions[..., :1]
@@ -184,11 +151,11 @@ def _bias(window: int | None, causal: bool, length: int, positions: Tensor) -> T
     return bias.masked_fill_(~allowed, -torch.inf)[:, None, :, None]
 
 
-def _started(view: TargetView, options: DFlashTraining) -> DFlashModel:
-    """The draft as training begins: fresh, or that of ``init``.
+def _started(view: TargetView, options: DFlashSettings) -> DFlashModel:
+    """Make the draft as training begins: fresh, or the one that ``init`` names.
 
     Raises:
-        UserError: it does not fit the target, or ``init`` comes with settings of another draft.
+        UserError: it does not fit the target.
     """
     if options.init is None:
         model = DFlashModel(shape_for(view, options)).to(view.device, torch.float32)
@@ -196,12 +163,6 @@ def _started(view: TargetView, options: DFlashTraining) -> DFlashModel:
             if parameter.ndim == 2:
                 torch.nn.init.normal_(parameter, std=0.02)
         return model
-    free = DFlashTraining(anchors=options.anchors, gamma=options.gamma, init=options.init)
-    if options != free:
-        raise UserError(
-            f"With init={options.init} only anchors and gamma can be set: everything else is that "
-            "draft's own."
-        )
     folder = find_checkpoint(options.init, None)
     config = load_config(folder)
     check_fit(config, view, options.init)
@@ -209,11 +170,11 @@ def _started(view: TargetView, options: DFlashTraining) -> DFlashModel:
     return model.train().requires_grad_(True)
 
 
-def shape_for(view: TargetView, options: DFlashTraining) -> DFlashConfig:
-    """The draft's settings for a target.
+def shape_for(view: TargetView, options: DFlashSettings) -> DFlashConfig:
+    """Configure a fresh draft for a target.
 
     Raises:
-        UserError: no mask token can be found, or taps that the target does not have.
+        UserError: no mask token can be found, or the target does not have the taps.
     """
     of_target = view.config
     ids = options.target_layer_ids or default_layer_ids(view.num_layers, options.taps)

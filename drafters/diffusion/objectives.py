@@ -1,35 +1,34 @@
-"""The masked-diffusion objectives: which tokens are masked, what they weigh, what may see what."""
-
-from __future__ import annotations
+"""The masked-diffusion objectives: masked tokens, their weights, attention masks."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 RESAMPLES = 16
-"""Times that the masks of a block outside the clipped range are drawn again; a block with few
+"""Most redraws of a block whose masked share lies outside the clipped range; a block with few
 learned tokens may have no share inside it."""
 
 
 def document_columns(response: Tensor) -> Tensor:
-    """``[b, n]`` bool: the columns up to the last the assistant wrote; padding is behind it."""
+    """``[b, n]`` bool: the columns up to the last that the assistant wrote; padding follows."""
     return response.flip(1).cumsum(1).flip(1) > 0
 
 
 def sequence_rates(batch: int, eps: float, generator: torch.Generator) -> Tensor:
-    """``[batch, 1]`` masking probabilities (1 - eps) t + eps, one t ~ U(0, 1) a sequence
-    (LLaDA, arXiv 2502.09992, section 2.2 and its released code)."""
+    """Draw masking probabilities ``[batch, 1]``: (1 - eps) t + eps, one t ~ U(0, 1) per sequence.
+
+    LLaDA, arXiv 2502.09992, section 2.2 and its released code.
+    """
     return (1 - eps) * torch.rand(batch, 1, generator=generator) + eps
 
 
 def block_rates(
     batch: int, blocks: int, low: float, high: float, generator: torch.Generator
 ) -> Tensor:
-    """``[batch, blocks]`` masking probabilities t ~ U[low, high], one a block (BD3-LM, arXiv
-    2503.09573, section 5.3).
+    """Draw masking probabilities ``[batch, blocks]``: t ~ U[low, high], one per block.
 
-    Antithetic: of the batch x blocks equal strata of the range each gives one t, which lowers the
-    variance; which block gets which stratum is random.
+    BD3-LM, arXiv 2503.09573, section 5.3. Antithetic: each of batch x blocks equal strata of the
+    range gives one t, which lowers the variance; the assignment to blocks is random.
     """
     count = batch * blocks
     strata = torch.randperm(count, generator=generator).view(batch, blocks)
@@ -38,7 +37,7 @@ def block_rates(
 
 
 def draw_masks(learned: Tensor, rates: Tensor, generator: torch.Generator) -> Tensor:
-    """``[b, n]`` bool: each learned token masked on its own with its probability ``[b, n]``."""
+    """``[b, n]`` bool: mask each learned token independently, with its probability ``[b, n]``."""
     noise = torch.rand(learned.shape, generator=generator).to(learned.device)
     return (noise < rates) & learned
 
@@ -51,8 +50,10 @@ def draw_block_masks(
     high: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """`draw_masks` with the rates of blocks ``[b, blocks]``; a block whose masked share falls
-    outside [low, high] is drawn again (BD3-LM's clipped schedule)."""
+    """`draw_masks` with the rates of blocks ``[b, blocks]``.
+
+    A block whose masked share lies outside [low, high] is drawn again (BD3-LM's clipped schedule).
+    """
     length = learned.shape[1]
     of_token = rates.repeat_interleave(block, dim=1)[:, :length]
     masked = draw_masks(learned, of_token, generator)
@@ -69,22 +70,24 @@ def draw_block_masks(
 
 
 def _by_block(marks: Tensor, block: int) -> Tensor:
-    """Marks ``[b, n]`` counted in each block: ``[b, blocks]``."""
+    """Count the marks ``[b, n]`` of each block: ``[b, blocks]``."""
     padded = F.pad(marks.long(), (0, -marks.shape[1] % block))
     return padded.view(len(marks), -1, block).sum(-1)
 
 
 def block_weights(rates: Tensor, low: float) -> Tensor:
-    """1 / t, the weight of the log-linear schedule; 1 where the range begins above one half, as in
-    BD3-LM's released code."""
+    """The weight 1 / t of the log-linear schedule.
+
+    1 where the range begins above one half, as in BD3-LM's released code.
+    """
     return torch.ones_like(rates) if low > 0.5 else 1 / rates
 
 
 def weighted_bound(losses: Tensor, weights: Tensor, learned: Tensor) -> Tensor:
-    """Mean over sequences of the weighted losses over the length of the trained part.
+    """Mean over sequences of the weighted losses, divided by the length of the trained part.
 
-    With weights 1 / p at the masked tokens, 0 elsewhere and p uniform it is, times that length,
-    an unbiased estimate of the bound on the negative log-likelihood (LLaDA, equation 3).
+    Times that length, with weights 1 / p at the masked tokens, 0 elsewhere and uniform p, it is an
+    unbiased estimate of the bound on the negative log-likelihood (LLaDA, equation 3).
 
     Args:
         losses, weights: ``[b, n]``.
@@ -95,8 +98,11 @@ def weighted_bound(losses: Tensor, weights: Tensor, learned: Tensor) -> Tensor:
 
 
 def annealed_mask(length: int, share: float, generator: torch.Generator) -> Tensor:
-    """``[length, length]`` bool between causal and full: each later column is visible with
-    probability ``share`` (DiffuLLaMA, arXiv 2410.17891, section 3.3: attention mask annealing)."""
+    """Draw a mask ``[length, length]`` between causal and full.
+
+    Each later column is visible with probability ``share``: attention mask annealing (DiffuLLaMA,
+    arXiv 2410.17891, section 3.3).
+    """
     seen = torch.rand(length, length, generator=generator) < share
     return seen | torch.ones(length, length, dtype=torch.bool).tril()
 

@@ -1,8 +1,5 @@
 """Training of masked-diffusion drafts, from the weights of an autoregressive target."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from drafters.diffusion import objectives
 from drafters.diffusion.checkpoint import ARCHITECTURES, base_config
 from drafters.diffusion.families import BASES, converted
 from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.settings import DiffusionSettings
 from drafters.diffusion.windows import (
     check_prefix,
     figure_windows,
@@ -26,60 +24,14 @@ from specbench.training.features import FrozenTarget
 from specbench.training.masking import Blocks, draw_blocks, mask_token
 from specbench.training.recipe import Recipe
 
-OBJECTIVES = ("llada", "shifted", "bd3")
-
-
-@dataclass(frozen=True)
-class DiffusionTraining:
-    """Settings of `DiffusionRecipe`; None takes the target's own value.
-
-    Attributes:
-        objective: "llada" (one t a sequence, weight 1 / p), "shifted" (the same, but the row at
-            p - 1 predicts p, as in the autoregressive start; Dream, DiffuLLaMA) or "bd3" (blocks,
-            noisy and clean tokens in one forward).
-        layers: how many of the target's layers the draft starts with, evenly spaced from the
-            first to the last.
-        block_size: of "bd3": tokens of a block.
-        eps: smallest masking probability of "llada" and "shifted".
-        low, high: range of t of "bd3" (its clipped schedule).
-        anneal_steps: of "shifted": steps over which causal attention becomes full.
-        practice: share of the batches that practise drafting in place of the objective: windows
-            of masks only (t = 1, the one step that a draft takes) behind clean prefixes. At 1 the
-            objective is not trained at all. Not of "bd3".
-        window: masks of a practised window, and tokens of a draft in the validation figures.
-        windows: practised in each sequence of a batch.
-        prefix: what the prefix of a window sees: "full", "cut" or "causal".
-        decay: slot k of a window weighs exp(-(k - 1) / decay); None weighs all alike.
-        mask_token_id: None takes the tokenizer's mask token, or the embedding's first row past
-            the tokenizer's entries.
-        init: folder, hub id or embedded model of a diffusion draft to go on from, in place of the
-            target's weights; its layers, mask, shift and block size stay.
-    """
-
-    objective: str = "shifted"
-    layers: int | None = None
-    block_size: int = 16
-    eps: float = 1e-3
-    low: float = 0.0
-    high: float = 1.0
-    anneal_steps: int = 0
-    practice: float = 0.0
-    window: int = 16
-    windows: int = 1
-    prefix: str = "full"
-    decay: float | None = None
-    mask_token_id: int | None = None
-    init: str | None = None
-
 
 class DiffusionRecipe(Recipe):
     """A draft of the target's own architecture that fills masked tokens."""
 
-    Options = DiffusionTraining
+    Options = DiffusionSettings
     draft: DiffusionModel
 
-    def __init__(self, target: FrozenTarget, options: DiffusionTraining) -> None:
-        _check(options)
+    def __init__(self, target: FrozenTarget, options: DiffusionSettings) -> None:
         self.options = options
         self.draft = started(target, options)
         check_prefix(options.prefix, self.draft)
@@ -91,12 +43,12 @@ class DiffusionRecipe(Recipe):
         return facts | ({"block_size": self.draft.block_size} if self.draft.block_size else {})
 
     def at_step(self, step: int) -> None:
-        """Anneals the attention from causal to full."""
+        """Anneal the attention from causal to full."""
         if self.options.anneal_steps:
             self._share = min(1.0, (step + 1) / self.options.anneal_steps)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """The objective's loss or, for a share of the batches, that of practised windows."""
+        """Compute the objective's loss, or for a share of the batches that of practised windows."""
         if float(torch.rand((), generator=generator)) < self.options.practice:
             count = self.options.windows
             blocks = draw_blocks(batch, count, self.options.window + 1, generator)
@@ -104,7 +56,7 @@ class DiffusionRecipe(Recipe):
         return self.objective_loss(batch, generator)
 
     def objective_loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Nats a token of the trained part: the bound that the objective estimates."""
+        """Nats per token of the trained part: the bound that the objective estimates."""
         if self.options.objective == "bd3":
             return self._bd3_loss(batch, generator)
         tokens, response = batch
@@ -121,7 +73,7 @@ class DiffusionRecipe(Recipe):
         return objectives.weighted_bound(losses, masked / rates, learned)
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """The expected loss of a batch, and how drafts of ``window`` tokens would fare."""
+        """Compute the expected loss of a batch, and the figures of drafts of ``window`` tokens."""
         options = self.options
         blocks = figure_windows(batch, options.window)
         logits = self._window_logits(batch, blocks)
@@ -136,7 +88,7 @@ class DiffusionRecipe(Recipe):
         self.draft.save(folder)
 
     def _bd3_loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Noisy and clean tokens in one forward; the clean half is context only."""
+        """Run noisy and clean tokens in one forward; the clean half is context only."""
         tokens, response = batch
         options, device = self.options, tokens.device
         length = tokens.shape[1]
@@ -159,14 +111,14 @@ class DiffusionRecipe(Recipe):
         return objectives.weighted_bound(losses, masked * weights[:, :length], learned)
 
     def _learned(self, response: Tensor) -> Tensor:
-        """The trained part: answers, less a first token that nothing comes before."""
+        """The trained part: the answers, without a first token that no row predicts."""
         learned = response.clone()
         if self.draft.shift or self.options.objective == "bd3":
             learned[:, 0] = False
         return learned
 
     def _losses(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """Cross entropy ``[b, n]`` of every token, the mask and other banned ids impossible."""
+        """Cross entropy ``[b, n]`` of every token; the mask and other banned ids are impossible."""
         logits = self.draft.finish(logits)
         if not self.draft.shift:
             return cross_entropies(logits, tokens)
@@ -186,57 +138,31 @@ def window_loss(logits: Tensor, blocks: Blocks, decay: float | None) -> Tensor:
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Of logits ``[..., V]`` and labels ``[...]``; 0 for a label that may never be drafted, such
-    as padding or an ordinary token that the draft masks with (DiffuLLaMA)."""
+    """Cross entropies of logits ``[..., V]`` and labels ``[...]``.
+
+    0 for a label that can never be drafted, such as padding, or an ordinary token that the draft
+    masks with (DiffuLLaMA).
+    """
     losses = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
     return losses.masked_fill(losses.isinf(), 0.0).view_as(labels)
 
 
 def _itself(tokens: Tensor) -> Tensor:
-    """``[n, n]`` bool: padding sees itself, for a row that sees nothing has no softmax."""
+    """``[n, n]`` bool: padding sees itself, since a row that sees nothing has no softmax."""
     return torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
 
 
-def _check(options: DiffusionTraining) -> None:
-    if options.objective not in OBJECTIVES:
-        known = ", ".join(OBJECTIVES)
-        raise UserError(f"objective={options.objective} is unknown: choose one of {known}.")
-    if not 0 <= options.low < options.high <= 1:
-        raise UserError(f"low={options.low} and high={options.high} must be 0 <= low < high <= 1.")
-    if options.practice and options.objective == "bd3":
-        raise UserError("bd3 masks whole blocks as it is: practice is for llada and shifted.")
-    if options.anneal_steps and options.objective != "shifted":
-        raise UserError(
-            "anneal_steps is for the objective shifted, which begins as a causal model."
-        )
-    least = {"block_size": 1, "anneal_steps": 0, "window": 1, "windows": 1}
-    small = [f"{name} at least {k}" for name, k in least.items() if getattr(options, name) < k]
-    if not 0 < options.eps <= 1:
-        small.append("eps in (0, 1]")
-    if not 0 <= options.practice <= 1:
-        small.append("practice in [0, 1]")
-    if options.decay is not None and options.decay <= 0:
-        small.append("decay above 0")
-    if small:
-        raise UserError(f"The recipe diffusion needs {', '.join(small)}.")
-
-
-def started(target: FrozenTarget, options: DiffusionTraining) -> DiffusionModel:
-    """The draft as training begins: the target's weights, or those of ``init``.
+def started(target: FrozenTarget, options: DiffusionSettings) -> DiffusionModel:
+    """Make the draft as training begins: the target's weights, or those of ``init``.
 
     Raises:
-        UserError: the target's architecture is none that can be run so, it has fewer layers, or
-            ``init`` does not fit the target or the objective.
+        UserError: the target's architecture cannot be converted, it has fewer layers, or ``init``
+            does not fit the target or the objective.
     """
     shift = options.objective == "shifted"
     if options.init is None:
         block = options.block_size if options.objective == "bd3" else None
         return _from_target(target, options, shift, block)
-    if options != replace(options, layers=None, mask_token_id=None):
-        raise UserError(
-            f"With init={options.init} neither layers nor mask_token_id can be set: they are that "
-            "draft's own."
-        )
     model = started_from(target, options.init)
     if model.shift != shift or (model.block_size is not None) != (options.objective == "bd3"):
         raise UserError(
@@ -247,7 +173,7 @@ def started(target: FrozenTarget, options: DiffusionTraining) -> DiffusionModel:
 
 
 def started_from(target: FrozenTarget, name: str) -> DiffusionModel:
-    """An earlier draft, ready to be trained on.
+    """Load an earlier draft, ready for training.
 
     Raises:
         UserError: it cannot be loaded, or has another vocabulary than the target.
@@ -263,7 +189,7 @@ def started_from(target: FrozenTarget, name: str) -> DiffusionModel:
 
 
 def _from_target(
-    target: FrozenTarget, options: DiffusionTraining, shift: bool, block_size: int | None
+    target: FrozenTarget, options: DiffusionSettings, shift: bool, block_size: int | None
 ) -> DiffusionModel:
     view = target.view
     base = view.config.model_type

@@ -1,6 +1,4 @@
-"""Practising what drafting does: a window of masks behind a clean prefix, predicted at once."""
-
-from __future__ import annotations
+"""Practice of drafting: a window of masks after a clean prefix, predicted at once."""
 
 import torch
 from torch import Tensor
@@ -11,23 +9,16 @@ from specbench.training.corpus.batches import Batch
 from specbench.training.masking import Blocks, draw_blocks
 
 FIGURE_WINDOWS = 8
-"""Windows of each held-out sequence that drafting figures are measured on."""
+"""Windows per held-out sequence that drafting figures are measured on."""
 _FIGURE_SEED = 0
-
-PREFIXES = ("full", "cut", "causal")
-"""What the prefix of a window sees. "full": what the model's own attention lets it, the masks
-too (drafting without a cache). "cut": no mask (SpecDiff-2's prefix-cut). "causal": earlier tokens
-only (drafting with the prefix_causal cache)."""
 
 
 def check_prefix(prefix: str, model: DiffusionModel) -> None:
-    """Refuse an unknown prefix, and one that the model's attention cannot have.
+    """Refuse a prefix that the model's attention cannot have.
 
     Raises:
-        UserError: as above.
+        UserError: a prefix other than "full" of a model that attends in blocks.
     """
-    if prefix not in PREFIXES:
-        raise UserError(f"prefix={prefix} is unknown: choose one of {', '.join(PREFIXES)}.")
     if prefix != "full" and model.block_size is not None:
         raise UserError(
             f"prefix={prefix} is for full attention, but this model attends in blocks of "
@@ -36,12 +27,12 @@ def check_prefix(prefix: str, model: DiffusionModel) -> None:
 
 
 def window_logits(model: DiffusionModel, tokens: Tensor, blocks: Blocks, prefix: str) -> Tensor:
-    """Logits ``[b, A, k, vocab_size]`` float32 of the k slots behind each anchor, all masked.
+    """Compute float32 logits ``[b, A, k, vocab_size]`` of the k masked slots after each anchor.
 
     Args:
         tokens: ``[b, n]`` clean.
         blocks: anchors ``[b, A]``; the labels say how many slots follow them.
-        prefix: one of `PREFIXES`.
+        prefix: one of `settings.PREFIXES`.
     """
     size = blocks.labels.shape[-1]
     if prefix == "causal":
@@ -52,10 +43,10 @@ def window_logits(model: DiffusionModel, tokens: Tensor, blocks: Blocks, prefix:
 
 
 def _apart(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int, cut: bool) -> Tensor:
-    """One row a window: what its prefix holds depends on where it ends, so nothing is shared.
+    """Run one row per window: its prefix may see the masks, so windows share nothing.
 
     Rows are padded on the left, so all windows stand in the same columns. A block-causal model
-    always sees whole blocks: positions behind the window are masked up to the end of its block.
+    always sees whole blocks: positions after the window are masked up to the end of its block.
     """
     block = model.block_size or 1
     ends = anchors.flatten()[:, None] + 1 + size
@@ -82,10 +73,10 @@ def _apart(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int, cu
 
 
 def _together(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int) -> Tensor:
-    """All windows of a sequence in one row, behind its clean tokens that they share.
+    """Run all windows of a sequence in one row, after its clean tokens that they share.
 
     A window repeats its anchor, so that the logits of every slot stand in its own rows; the
-    repeated anchor sees what the clean one does.
+    repeated anchor sees what the clean one sees.
     """
     batch, length = tokens.shape
     count = anchors.shape[1]
@@ -114,14 +105,16 @@ def _together(model: DiffusionModel, tokens: Tensor, anchors: Tensor, size: int)
 
 
 def figure_windows(batch: Batch, size: int) -> Blocks:
-    """The windows of ``size`` slots to measure a batch on: the same for every recipe, whatever
-    else it draws, so that the figures of two drafts compare."""
+    """Choose the windows of ``size`` slots to measure a batch on.
+
+    They do not depend on the recipe's other draws, so that figures of two drafts are comparable.
+    """
     generator = torch.Generator().manual_seed(_FIGURE_SEED)
     return draw_blocks(batch, FIGURE_WINDOWS, size + 1, generator)
 
 
 def window_figures(logits: Tensor, blocks: Blocks) -> dict[str, float]:
-    """Tokens a round would emit if the text were the target's own.
+    """Compute the tokens emitted per round if the text were the target's own.
 
     ``emitted_per_round``: one more than the leading slots whose most likely token is right.
     ``expected_streak``: the sum over m of the products of the first m true tokens'

@@ -1,4 +1,4 @@
-"""Causal scorers: log-probabilities of tokens after a path, from left to right.
+"""Causal scorers: log-probabilities of the tokens after a path, from left to right.
 
 An n-gram model (KenLM, `specbench train ngram`) or any causal LM with the target's vocabulary.
 """
@@ -15,23 +15,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from drafters.diffuspec.ngram import ScorerFacts, load_kenlm, tokenizer_hash
 from specbench.api import KVCache, Proposal, Target, TargetView, UserError
 from specbench.drafting.checkpoints import find_checkpoint
-from specbench.training.ngram import ScorerFacts, load_kenlm, tokenizer_hash
 
 EMBEDDED = "tiny-ngram"
-"""The scorer that comes with specbench, made for the embedded family's tokenizer."""
+"""The embedded scorer, for the embedded family's tokenizer."""
 FLOOR = -99.0
-"""A log-probability for what a scorer holds impossible; finite, since infinity times 0 is none."""
+"""Log-probability of impossible tokens; finite, since infinity times 0 is not a number."""
 
 Scores = NDArray[np.float64]
 
 
 class ScorerContext(Protocol):
-    """One sequence. A state stands for the committed tokens and a path behind them."""
+    """One sequence. A state stands for the committed tokens and a path after them."""
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Append committed tokens, target ids."""
+        """Append committed tokens (target ids)."""
 
     def start(self) -> Any:
         """The state of the empty path."""
@@ -40,7 +40,7 @@ class ScorerContext(Protocol):
         """``[states, tokens]`` natural log-probabilities; the states' paths are equally long."""
 
     def step(self, state: Any, token: int) -> Any:
-        """The state with one token more."""
+        """The state after one more token."""
 
 
 class Scorer(Protocol):
@@ -48,7 +48,7 @@ class Scorer(Protocol):
 
     Attributes:
         kind: what it is, for the record of a run.
-        sha256: of the n-gram model's file; None for a causal LM, which its name tells.
+        sha256: of the n-gram model's file; None for a causal LM, whose name says it.
     """
 
     kind: str
@@ -58,15 +58,15 @@ class Scorer(Protocol):
         """Start a sequence of at most ``capacity`` positions.
 
         Args:
-            paths: the most tokens that the states of one `score` call have together.
+            paths: most tokens that the states of one `score` call hold together.
         """
 
 
 def load_scorer(name: str | None, target: TargetView) -> Scorer:
-    """The scorer in a folder, by an embedded name or by a hub id; None takes the embedded one.
+    """Load a scorer from a folder, an embedded model or a hub id; None: the embedded scorer.
 
     Raises:
-        UserError: nothing usable there, or it was made for another tokenizer.
+        UserError: there is nothing usable, or it was made for another tokenizer.
     """
     folder = find_checkpoint(name or EMBEDDED, None, role="scorer")
     if name is not None and (folder / "config.json").is_file():
@@ -103,7 +103,7 @@ class NgramScorer:
 
 
 class NgramContext:
-    """States are KenLM's. Only the last order - 1 tokens count, so only they are kept."""
+    """States are KenLM's. Only the last order - 1 tokens matter, so only they are kept."""
 
     def __init__(self, model: Any) -> None:
         import kenlm
@@ -148,7 +148,7 @@ class CausalScorer:
 
     @classmethod
     def load(cls, name: str, target: TargetView) -> CausalScorer:
-        """In the target's dtype, on its device.
+        """Load in the target's dtype, on its device.
 
         Raises:
             UserError: it cannot be loaded, or has another tokenizer.
@@ -169,7 +169,7 @@ class CausalScorer:
 class CausalContext:
     """States are the paths themselves.
 
-    All paths run as parallel chains behind the last committed token, again at every depth: the
+    All paths run as parallel chains after the last committed token, again at every depth: the
     cache keeps committed tokens only.
     """
 
@@ -181,7 +181,7 @@ class CausalContext:
         self._pending: list[int] = []
 
     def extend(self, tokens: Iterable[int]) -> None:
-        last = self._model.vocab_size - 1  # The target's unused padding rows may be more.
+        last = self._model.vocab_size - 1  # The target may have more padding rows.
         self._pending += [min(token, last) for token in tokens]
 
     def start(self) -> tuple[int, ...]:
@@ -195,7 +195,7 @@ class CausalContext:
     def score(self, states: Sequence[tuple[int, ...]], tokens: Sequence[int]) -> Scores:
         depth, start = len(states[0]), self._cache.length
         if len(self._pending) > 1 or start + 1 + depth > self._limit:
-            return np.zeros((len(states), len(tokens)))  # Past its context it has no opinion.
+            return np.zeros((len(states), len(tokens)))  # Past its context all paths score alike.
         paths = torch.tensor(states, dtype=torch.long, device=self._model.device)
         anchor = paths.new_tensor(self._pending)
         tree = Proposal.chains(paths.view(len(states), depth))
@@ -212,5 +212,5 @@ class CausalContext:
 
 
 def _identity(tokenizer: Any, ids: int) -> tuple[int, str]:
-    """How many ids a tokenizer has, and its hash; without one, the model's own number."""
+    """A tokenizer's number of ids and hash; without one, the model's number of ids."""
     return ids if tokenizer is None else len(tokenizer.get_vocab()), tokenizer_hash(tokenizer)

@@ -1,7 +1,5 @@
 """Low-rank adapters (arXiv 2106.09685) on the projections of a decoder, merged when it is saved."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import TypeVar
@@ -34,13 +32,13 @@ class LowRank(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """The projection with the product added to its weight, in place."""
+        """Add the product to the weight in place; return the projection."""
         self.base.weight += self.scale * (self.up @ self.down)
         return self.base
 
 
 def add_adapters(model: nn.Module, rank: int, alpha: float) -> None:
-    """Freezes the model and puts an adapter on each of its `PROJECTIONS`."""
+    """Freeze the model and put an adapter on each of its `PROJECTIONS`."""
     model.requires_grad_(False)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -49,7 +47,7 @@ def add_adapters(model: nn.Module, rank: int, alpha: float) -> None:
 
 
 def merged(model: Model) -> Model:
-    """A copy of the model whose weights hold what the adapters add."""
+    """Copy the model, with what the adapters add merged into its weights."""
     whole = copy.deepcopy(model)
     for parent in list(whole.modules()):
         for name, child in list(parent.named_children()):

@@ -1,15 +1,12 @@
 """Streak distillation (SpecDiff-2, arXiv 2511.00606, section 4.2 and equation 6).
 
 Under greedy acceptance a round emits the leading drafted tokens that the target would have
-written. Of a window of the target's own text, the expected number is the sum over m of the
-products of the first m tokens' probabilities under the drafter's one-pass marginals: that sum is
-maximised, not the likelihood of each token by itself.
+written. Within a window of the target's own text, their expected number is the sum over m of the
+products of the first m tokens' probabilities under the drafter's one-pass marginals. Training
+maximises that sum, not the likelihood of each token by itself.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,43 +22,14 @@ from drafters.diffusion.windows import (
     window_logits,
 )
 from drafters.specdiff.lora import add_adapters, merged
-from specbench.api import UserError
+from drafters.specdiff.settings import StreakSettings
 from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
 from specbench.training.masking import Blocks, draw_blocks
 from specbench.training.recipe import Recipe
 
-LOSSES = ("streak", "ce")
 FLOOR = 1e-8
 """Least probability of a token in a product, as in the released code."""
-
-
-@dataclass(frozen=True)
-class StreakTraining:
-    """Settings of `StreakRecipe`.
-
-    Attributes:
-        init: folder, hub id or embedded model of the diffusion draft to distil into.
-        gamma: tokens of a window, all masked.
-        windows: random offsets taken from each completion of a batch; None takes every offset.
-        loss: "streak" (minus the expected streak) or "ce" (cross entropy weighted by the
-            probability that a draft gets as far as the token, which passes no gradient).
-        temperature: of the drafter's marginals, the one it is to draft at.
-        prefix: what the prefix sees: "full" (the masks too), "cut" (not the masks) or "causal"
-            (earlier tokens only).
-        rank: of low-rank adapters on all projections, merged in the saved draft; None trains all
-            weights.
-        alpha: adapters are scaled by alpha / rank.
-    """
-
-    init: str
-    gamma: int = 16
-    windows: int | None = 1
-    loss: str = "streak"
-    temperature: float = 1.0
-    prefix: str = "full"
-    rank: int | None = None
-    alpha: float = 32.0
 
 
 class StreakRecipe(Recipe):
@@ -71,11 +39,10 @@ class StreakRecipe(Recipe):
     objective is an expectation over them.
     """
 
-    Options = StreakTraining
+    Options = StreakSettings
     draft: DiffusionModel
 
-    def __init__(self, target: FrozenTarget, options: StreakTraining) -> None:
-        _check(options)
+    def __init__(self, target: FrozenTarget, options: StreakSettings) -> None:
         self.options = options
         self.draft = started_from(target, options.init)
         check_prefix(options.prefix, self.draft)
@@ -83,13 +50,13 @@ class StreakRecipe(Recipe):
             add_adapters(self.draft, options.rank, options.alpha)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Minus the expected streak of a window, or the weighted cross entropy."""
+        """Compute minus the expected streak of a window, or the weighted cross entropy."""
         count = self.options.windows or batch.tokens.shape[1]
         blocks = draw_blocks(batch, count, self.options.gamma + 1, generator)
         return self._loss(self._logits(batch, blocks), blocks)
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """The loss, the expected streak, and what greedy drafts would emit."""
+        """Compute the loss, the expected streak, and the tokens that greedy drafts would emit."""
         blocks = figure_windows(batch, self.options.gamma)
         logits = self._logits(batch, blocks)
         loss = float(self._loss(logits, blocks))
@@ -114,7 +81,7 @@ def token_log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def streak_loss(log_q: Tensor, learned: Tensor) -> Tensor:
-    """Minus the mean over windows of sum_m prod_{j <= m} q_j; slots past the text count nothing.
+    """Minus the mean over windows of sum_m prod_{j <= m} q_j; slots past the text do not count.
 
     Args:
         log_q: ``[..., k]``.
@@ -125,8 +92,10 @@ def streak_loss(log_q: Tensor, learned: Tensor) -> Tensor:
 
 
 def ce_loss(log_q: Tensor, learned: Tensor) -> Tensor:
-    """Mean over windows of the cross entropies, each weighted by the detached product of the
-    probabilities before it: 1 for the first slot."""
+    """Mean over windows of the weighted cross entropies.
+
+    The weight of a slot is the detached product of the probabilities before it: 1 for the first.
+    """
     products = log_q[..., :-1].detach().cumsum(-1).exp()
     weights = F.pad(products, (1, 0), value=1.0)
     return -_mean_of_windows(weights * log_q * learned, learned)
@@ -135,17 +104,3 @@ def ce_loss(log_q: Tensor, learned: Tensor) -> Tensor:
 def _mean_of_windows(values: Tensor, learned: Tensor) -> Tensor:
     real = learned.any(-1)
     return (values.sum(-1) * real).sum() / real.sum().clamp(min=1)
-
-
-def _check(options: StreakTraining) -> None:
-    if options.loss not in LOSSES:
-        raise UserError(f"loss={options.loss} is unknown: choose one of {', '.join(LOSSES)}.")
-    if options.gamma < 1 or options.temperature <= 0:
-        raise UserError(
-            f"gamma={options.gamma} must be at least 1 and temperature={options.temperature} above "
-            "0."
-        )
-    if options.windows is not None and options.windows < 1:
-        raise UserError(f"windows={options.windows} must be at least 1, or none for every offset.")
-    if options.rank is not None and options.rank < 1:
-        raise UserError(f"rank={options.rank} must be at least 1, or none to train all weights.")

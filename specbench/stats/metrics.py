@@ -80,7 +80,7 @@ class Answers:
         rounds = [np.array(s.rounds, dtype=np.int64).reshape(-1, 3) for s in answers]
         accepted = _histograms([r[:, 1] for r in rounds])
         lengths = _histograms([r[:, 2] for r in rounds])
-        grams = np.array([_repeated_4grams(s.output) for s in answers]).reshape(-1, 2)
+        grams = np.array([repeated_4grams(s.output) for s in answers]).reshape(-1, 2)
         return cls(
             keys=tuple((s.sample, s.turn) for s in answers),
             emitted=lengths @ np.arange(lengths.shape[1]),
@@ -296,7 +296,8 @@ def _seconds(values: Iterable[float | None]) -> Array:
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _repeated_4grams(tokens: Sequence[int]) -> tuple[int, int]:
+def repeated_4grams(tokens: Sequence[int]) -> tuple[int, int]:
+    """Count the 4-grams that stood in the answer before, and all of them."""
     grams = max(0, len(tokens) - 3)
     return grams - len(set(zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False))), grams
 

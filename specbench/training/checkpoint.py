@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: one folder each, written whole or not at all."""
+"""Checkpoints of a training run: one folder each, written completely or not at all."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ _PREFIX = "checkpoint-"
 
 
 def save_checkpoint(folder: Path, module: nn.Module, state: dict[str, Any], step: int) -> None:
-    """The trained parameters and the run's state; older checkpoints go when it is in place."""
+    """Write the trained parameters and the run's state, then remove older checkpoints."""
     final = folder / f"{_PREFIX}{step}"
     unfinished = folder / f"unfinished-{step}"
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -32,13 +32,17 @@ def save_checkpoint(folder: Path, module: nn.Module, state: dict[str, Any], step
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint with the most steps, if there is one."""
+    """The checkpoint with the most steps; None if there is none."""
     found = folder.glob(f"{_PREFIX}*")
     return max(found, key=lambda path: int(path.name.removeprefix(_PREFIX)), default=None)
 
 
 def load_checkpoint(path: Path, module: nn.Module) -> dict[str, Any]:
-    """Puts the parameters into `module`; returns the run's state."""
+    """Load the parameters into ``module``; return the run's state.
+
+    Raises:
+        ValueError: the checkpoint holds other parameters.
+    """
     trained = load_file(path / "model.safetensors")
     names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     if names != trained.keys():

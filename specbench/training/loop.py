@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +16,21 @@ from specbench.errors import UserError
 from specbench.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from specbench.training.corpus.batches import Batch, Batches
 from specbench.training.progress import Progress
+from specbench.training.settings import TrainSettings
 
 Loss = Callable[[Batch, torch.Generator], Tensor]
 """The scalar loss of a batch; random choices come from the generator, which is on the CPU."""
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """Everything that shapes a run besides model, data and loss."""
-
-    steps: int
-    batch: int = 16
-    length: int = 256
-    lr: float = 2e-3
-    final_lr: float = 0.05
-    """Part of `lr` that the cosine ends at."""
-    warmup: float = 0.02
-    """Part of the steps with a rising rate."""
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    accumulate: int = 1
-    """Batches in one step."""
-    seed: int = 0
-    precision: str = "fp32"
-    compile: bool = False
-    """Whoever makes the loss compiles it: only they know which part has fixed shapes."""
-    log_every: int = 20
-    validate_every: int = 1000
-    checkpoint_every: int = 500
-
-    def rate(self, step: int) -> float:
-        """Learning rate of a step counted from 0: linear warm-up, then a cosine."""
-        warm = max(1, round(self.warmup * self.steps))
-        if step < warm:
-            return self.lr * (step + 1) / warm
-        done = (step - warm) / max(1, self.steps - warm)
-        cosine = 0.5 * (1 + math.cos(math.pi * done))
-        return self.lr * (self.final_lr + (1 - self.final_lr) * cosine)
-
-
-@dataclass(frozen=True)
 class TrainResult:
-    """How a run ended; `loss` is the mean of the last `log_every` steps, in nats."""
+    """How a run ended.
+
+    Attributes:
+        loss: mean of the last ``log_every`` steps, in nats.
+        tokens: seen in all, padding included.
+        validation: the last validation figures.
+    """
 
     loss: float
     tokens: int
@@ -75,10 +48,14 @@ def train(
     before_step: Callable[[int], None] = lambda step: None,
     resume: bool = False,
 ) -> TrainResult:
-    """Trains the parameters of `module` that require a gradient.
+    """Train the parameters of ``module`` that require a gradient.
 
-    `folder` gets the log and the checkpoints. The generator of a step is seeded by
-    the step's number, so a resumed run draws what an uninterrupted one would.
+    ``folder`` gets the log and the checkpoints. The generator of a step is seeded with the step's
+    number, so a resumed run draws what an uninterrupted one would.
+
+    Raises:
+        UserError: ``folder`` holds an unfinished run and ``resume`` is not set, or there is nothing
+            to resume, or the loss is not finite.
     """
     trainer = _Trainer(module, loss, batches, settings, folder)
     if resume:
@@ -101,7 +78,7 @@ def train(
 
 
 class _Trainer:
-    """State of a run: optimizer, place, running loss."""
+    """State of a run: optimizer, step, place in the data, running loss."""
 
     def __init__(
         self, module: nn.Module, loss: Loss, batches: Batches, settings: TrainSettings, folder: Path
@@ -120,7 +97,7 @@ class _Trainer:
         folder.mkdir(parents=True, exist_ok=True)
 
     def advance(self) -> None:
-        """One optimizer step over `accumulate` batches."""
+        """Take one optimizer step over ``accumulate`` batches."""
         settings = self.settings
         generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + self.step)
         for group in self.optimizer.param_groups:
@@ -138,11 +115,11 @@ class _Trainer:
         self.step += 1
 
     def due(self, every: int) -> bool:
-        """Whether something that happens every so many steps happens now; always at the end."""
+        """True at every ``every``-th step, and at the last one."""
         return self.step % every == 0 or self.step == self.settings.steps
 
     def report(self) -> dict[str, float]:
-        """Mean loss and speed since the last report; written to the log."""
+        """Log the mean loss and the speed since the last report."""
         if self._running:
             self.last_loss = torch.stack(self._running).mean().item()
             self._running.clear()
@@ -162,7 +139,7 @@ class _Trainer:
         )
 
     def validated(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The validation figures of the present weights; its time is not the training's."""
+        """Validate the present weights; the time it takes does not count as training."""
         start = now()
         training = self.module.training
         self.module.eval()
@@ -173,7 +150,7 @@ class _Trainer:
         return self._log({"step": self.step, **self.validation})
 
     def save(self) -> None:
-        """Writes everything that `restore` needs."""
+        """Write everything that `restore` needs."""
         state = {
             "step": self.step,
             "tokens": self.tokens,
@@ -187,7 +164,7 @@ class _Trainer:
         save_checkpoint(self.folder, self.module, state, self.step)
 
     def restore(self) -> None:
-        """Continues the newest checkpoint of the folder."""
+        """Continue from the newest checkpoint of the folder."""
         found = latest_checkpoint(self.folder)
         if found is None:
             raise UserError(f"There is nothing to resume in {self.folder}.")
@@ -210,7 +187,7 @@ class _Trainer:
 
 
 def make_optimizer(parameters: list[nn.Parameter], settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW; only matrices decay."""
+    """Make AdamW with weight decay on matrices only."""
     matrices = [p for p in parameters if p.ndim >= 2]
     others = [p for p in parameters if p.ndim < 2]
     groups = [
@@ -222,25 +199,30 @@ def make_optimizer(parameters: list[nn.Parameter], settings: TrainSettings) -> t
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Mixed precision for `bf16`, nothing for `fp32`."""
+    """Mixed precision for ``bf16``, nothing for ``fp32``."""
     dtype = dtype_of(precision)
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
 
 
 def dtype_of(precision: str) -> torch.dtype:
-    """The dtype of `bf16` or `fp32`.
+    """The dtype of ``auto`` (bf16 on CUDA, else fp32), ``bf16`` or ``fp32``.
 
     Raises:
         UserError: another name.
     """
     known = {"bf16": torch.bfloat16, "fp32": torch.float32}
+    if precision == "auto":
+        precision = "bf16" if torch.cuda.is_available() else "fp32"
     if precision not in known:
         raise UserError(f"Unknown precision {precision!r}.", "Known: bf16, fp32.")
     return known[precision]
 
 
-def resolve_precision(precision: str) -> str:
-    """`auto` as bf16 where there is CUDA, else fp32; anything else unchanged."""
-    if precision != "auto":
-        return precision
-    return "bf16" if torch.cuda.is_available() else "fp32"
+def resolved(settings: TrainSettings) -> TrainSettings:
+    """The settings with the precision that ``auto`` stands for on this machine.
+
+    Raises:
+        UserError: an unknown precision.
+    """
+    dtype = dtype_of(settings.precision)
+    return replace(settings, precision="bf16" if dtype == torch.bfloat16 else "fp32")

@@ -1,6 +1,4 @@
-"""What drafts that fill masked slots share in training: a mask token, places to practise from."""
-
-from __future__ import annotations
+"""What drafts that fill masked slots share in training: a mask token, and anchors to learn from."""
 
 from dataclasses import dataclass
 
@@ -16,11 +14,10 @@ class Blocks:
     """The blocks of one batch.
 
     Attributes:
-        anchors: ``[b, A]`` positions; those of a sequence with too few are repeated or arbitrary
-            and weigh nothing.
+        anchors: ``[b, A]`` positions; in a sequence with too few, the rest are arbitrary and weigh
+            nothing.
         labels: ``[b, A, B - 1]`` tokens at slots 1 .. B - 1.
-        learned: ``[b, A, B - 1]`` bool, which of them are learned: those up to the end of the
-            response that the anchor stands in.
+        learned: ``[b, A, B - 1]`` bool, the slots up to the end of the anchor's response.
     """
 
     anchors: Tensor
@@ -29,9 +26,9 @@ class Blocks:
 
 
 def draw_blocks(batch: Batch, count: int, block_size: int, generator: torch.Generator) -> Blocks:
-    """Random anchors of each sequence, without replacement.
+    """Draw random anchors of each sequence, without replacement.
 
-    An anchor and the token behind it belong to a response.
+    An anchor and the token after it belong to a response.
     """
     tokens, response = batch
     candidates = response[:, :-1] & response[:, 1:]
@@ -46,8 +43,7 @@ def draw_blocks(batch: Batch, count: int, block_size: int, generator: torch.Gene
 
 
 def mask_token(view: TargetView, wanted: int | None) -> int:
-    """``wanted``, else the tokenizer's mask token, else the embedding's first row past the
-    tokenizer's entries.
+    """Choose ``wanted``, else the tokenizer's mask token, else the first unused embedding row.
 
     Raises:
         UserError: there is none of these.

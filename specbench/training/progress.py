@@ -1,6 +1,5 @@
 """Progress of a training run: a live line on a terminal, plain lines elsewhere."""
 
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from specbench.clock import now
 
 
 class _Live:
-    """A bar on a terminal while the block lasts, lines elsewhere."""
+    """A bar on a terminal while the block lasts; lines elsewhere."""
 
     def __init__(self, total: int, done: int, console: Console | None) -> None:
         self._console = console or Console(stderr=True)
@@ -26,16 +25,11 @@ class _Live:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
     def _update(self, done: int, text: str, line: bool = True) -> None:
-        """Move the bar; elsewhere print the text, if it is to be a line."""
+        """Move the bar; without a terminal print the text if ``line``."""
         self._bar.update(self._task, completed=done, description=text)
         if line and not self._console.is_terminal:
             self._print(text)
@@ -50,14 +44,14 @@ def _left(seconds: float) -> str:
 
 
 class Progress(_Live):
-    """Shows step, loss, tokens a second and the time left."""
+    """Show step, loss, tokens per second and the time left."""
 
     def __init__(self, steps: int, done: int, console: Console | None = None) -> None:
         super().__init__(steps, done, console)
         self._since: tuple[int, float] | None = None
 
     def show(self, report: dict[str, Any]) -> None:
-        """A report of the loop: step, loss, tokens_per_second."""
+        """Show a report of the loop: step, loss, tokens_per_second."""
         step = report["step"]
         text = (
             f"step {step}/{self._total}  loss {report['loss']:.3f}  "
@@ -66,7 +60,7 @@ class Progress(_Live):
         self._update(step, text)
 
     def _pace(self, step: int) -> str:
-        """Time left by the pace since the first report: what comes before it is warm-up."""
+        """Time left by the pace since the first report; the steps before it are warm-up."""
         if self._since is None:
             self._since = step, now()
             return "?:?? left"
@@ -74,7 +68,7 @@ class Progress(_Live):
         return _left((now() - start) / (step - first) * (self._total - step))
 
     def note(self, figures: dict[str, Any]) -> None:
-        """A line that stays, such as a validation."""
+        """Print a line that stays, such as a validation."""
         self._print(
             "  ".join(
                 f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
@@ -84,7 +78,7 @@ class Progress(_Live):
 
 
 class ItemProgress(_Live):
-    """Counts answered prompts; a line elsewhere only now and then."""
+    """Count answered prompts; without a terminal a line only now and then."""
 
     LINE_EVERY = 10.0
     """Seconds."""
@@ -95,7 +89,7 @@ class ItemProgress(_Live):
         self._start = self._shown = now()
 
     def advance(self, items: int, tokens: int) -> None:
-        """So many items more; tokens are those of the whole run."""
+        """Count ``items`` more; ``tokens`` are those of the whole run."""
         self._done += items
         seconds = now() - self._start
         left = _left(seconds / self._done * (self._total - self._done))

@@ -1,82 +1,71 @@
-"""What a draft's recipe provides, and the command that runs any of them.
-
-A recipe is a class named under the entry-point group `specbench.trainers`. It needs
-nothing of the loop: it builds the draft, gives the loss of a batch, and saves.
-"""
-
-from __future__ import annotations
+"""What a draft's recipe provides, and the run that trains any of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from specbench.errors import UserError
-from specbench.inputs.options import parse_options
-from specbench.training.card import stages_of, write_card
+from specbench.training.card import stages_of, write_loop_card
 from specbench.training.corpus.batches import Batch, DocumentBatches, pad_right
-from specbench.training.corpus.data import CorpusSpec, Document, load_corpus
-from specbench.training.corpus.evaluation import refuse_evaluation_rows
+from specbench.training.corpus.data import Corpus, CorpusSpec, Document
+from specbench.training.corpus.evaluation import load_training_corpus
 from specbench.training.corpus.tokenizer import Encoded, encode_chats
 from specbench.training.features import FrozenTarget
-from specbench.training.loop import TrainResult, TrainSettings, train
+from specbench.training.loop import TrainResult, resolved, train
 from specbench.training.seeding import seeded
-from specbench.zoo import resolve
+from specbench.training.settings import DraftSettings, Job, RecipeSettings, TrainSettings
 
 VALIDATION_SEED = 1
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A recipe without settings of its own."""
 
 
 class Recipe(ABC):
     """One draft in training against a frozen target.
 
+    A recipe needs nothing of the loop: it builds the draft, computes its loss, and saves it.
+
     Attributes:
-        Options: frozen dataclass of the recipe's settings (`--set key=value`).
+        Options: its settings; those of a recipe that can go on from an earlier draft inherit
+            `DraftSettings`.
         draft: the module to train; a parameter that requires no gradient stays as it is.
     """
 
-    Options: ClassVar[type] = NoOptions
+    Options: ClassVar[type[RecipeSettings]] = RecipeSettings
     draft: nn.Module
 
     @abstractmethod
     def __init__(self, target: FrozenTarget, options: Any) -> None:
-        """Build `draft` with fresh weights on the target's device, in float32.
+        """Build ``draft`` on the target's device, in float32.
 
         torch's global generator is seeded, so ordinary initialisers are reproducible.
         """
 
     @classmethod
     def for_corpus(cls, target: FrozenTarget, options: Any, documents: Sequence[Encoded]) -> Self:
-        """The recipe for training documents; one whose draft depends on them overrides this."""
+        """Make the recipe for training documents; override it where the draft depends on them."""
         return cls(target, options)
 
     @abstractmethod
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """The scalar loss of a batch; random choices come from `generator` (on the CPU).
+        """Compute the scalar loss of a batch; random choices come from ``generator`` (on the CPU).
 
-        `batch.tokens` ``[b, n]`` holds whole documents from their first token, padded on the
-        right; `batch.response` ``[b, n]`` marks what the assistant wrote, its end token too.
+        ``batch.tokens`` ``[b, n]`` holds whole documents from their first token, padded on the
+        right; ``batch.response`` ``[b, n]`` marks what the assistant wrote, its end token too.
         """
 
     def at_step(self, step: int) -> None:  # noqa: B027 (few recipes keep a schedule)
-        """Told the number of the step that comes, from 0, for a recipe that keeps a schedule."""
+        """Learn the number of the next step, from 0: for a recipe that keeps a schedule."""
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Validation figures of a held-out batch; the loss where a recipe knows no better."""
+        """Compute validation figures of a held-out batch; the loss alone unless overridden."""
         return {"validation_loss": float(self.loss(batch, generator))}
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Settings as the draft has them, where an option left them to the target or to the draft
-        that was gone on from; the card tells these instead."""
+        """Values for the card that settings left to the target or to the earlier draft."""
         return {}
 
     @abstractmethod
@@ -84,42 +73,27 @@ class Recipe(ABC):
         """Write the draft in the layout its drafter loads, 16-bit safetensors."""
 
 
-@dataclass(frozen=True)
-class DraftRun:
-    """The settings that every recipe shares."""
-
-    target: str
-    corpora: tuple[str, ...]
-    exclude: tuple[Path, ...]
-    out: Path
-    settings: TrainSettings
-    resume: bool = False
-
-
 def train_draft(
-    recipe_type: type[Recipe], assignments: Sequence[str], run: DraftRun, command: str
+    recipe_type: type[Recipe],
+    options: RecipeSettings,
+    job: Job,
+    settings: TrainSettings,
+    *,
+    resume: bool = False,
 ) -> TrainResult:
-    """Trains a draft on chats and writes it with its card to `run.out`."""
-    options = parse_options(recipe_type.__name__, recipe_type.Options, assigned(assignments))
-    settings = run.settings
+    """Train a draft on chats and write it with its card to ``job.out``.
+
+    Raises:
+        UserError: unreadable or evaluation text, or a target or an earlier draft that does not fit.
+    """
+    settings = resolved(settings)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    target = FrozenTarget.load(run.target, device=device)
-    corpus = refuse_evaluation_rows(
-        load_corpus([CorpusSpec.parse(c) for c in run.corpora], run.exclude, settings.seed)
-    )
-    tokenizer = target.view.tokenizer
-    pad = int(tokenizer.pad_token_id or 0)
-    documents, kept = _answered(tokenizer, corpus.train, settings.length)
-    held_out, _ = _answered(tokenizer, corpus.held_out, settings.length)
-    weights = corpus.weights()
-    batches = DocumentBatches(
-        documents,
-        [weights[i] for i in kept],
-        batch=settings.batch,
-        length=settings.length,
-        seed=settings.seed,
-        pad=pad,
-    )
+    target = FrozenTarget.load(job.target, device=device)
+    init = options.init if isinstance(options, DraftSettings) else None
+    before = stages_of(init) if init else []
+    specs = [CorpusSpec.parse(text) for text in job.corpora]
+    corpus = load_training_corpus(specs, job.exclude, settings.seed)
+    documents, batches = _batches(target.view.tokenizer, corpus, settings)
     with seeded(settings.seed):
         recipe = recipe_type.for_corpus(target, options, documents)
     if settings.compile:
@@ -129,59 +103,63 @@ def train_draft(
         recipe.loss,
         batches,
         settings,
-        run.out / "training",
-        validate=_validation(recipe, held_out, settings, pad),
+        job.out / "training",
+        validate=_validation(recipe, target.view.tokenizer, corpus.held_out, settings),
         before_step=recipe.at_step,
-        resume=run.resume,
+        resume=resume,
     )
-    recipe.save(run.out)
+    recipe.save(job.out)
     facts = {
         "recipe": f"{recipe_type.__module__}.{recipe_type.__name__}",
-        "target": Path(run.target).name,
+        "target": Path(job.target).name,
         "options": asdict(options) | recipe.settled,
         "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
-        "before": stages_of(resolve(options.init)) if getattr(options, "init", None) else [],
+        "before": before,
     }
-    write_card(run.out, corpus.files, settings, result, command=command, facts=facts)
+    write_loop_card(job.out, corpus.files, settings, result, command=job.command, facts=facts)
     return result
 
 
-def assigned(assignments: Sequence[str]) -> dict[str, str]:
-    """`key=value` texts as a mapping.
-
-    Raises:
-        UserError: a text without an equals sign.
-    """
-    settings: dict[str, str] = {}
-    for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator:
-            raise UserError(f"--set {assignment} must look like key=value.")
-        settings[key.strip().replace("-", "_")] = text.strip()
-    return settings
+def _batches(
+    tokenizer: Any, corpus: Corpus, settings: TrainSettings
+) -> tuple[list[Encoded], DocumentBatches]:
+    """Encode the training documents, and batch them."""
+    documents, kept = _answered(tokenizer, corpus.train, settings.length)
+    weights = corpus.weights()
+    shape = {"batch": settings.batch, "length": settings.length, "seed": settings.seed}
+    batches = DocumentBatches(
+        documents, [weights[i] for i in kept], pad=_padding(tokenizer), **shape
+    )
+    return documents, batches
 
 
 def _answered(
     tokenizer: Any, documents: Sequence[Document], length: int
 ) -> tuple[list[Encoded], list[int]]:
-    """Encoded documents that the assistant speaks in within ``length``, and their indices."""
+    """Encode the documents in which the assistant speaks within ``length``; also their indices."""
     encoded = encode_chats(tokenizer, [document.messages for document in documents])
     kept = [i for i, document in enumerate(encoded) if document.response[:length].any()]
     return [encoded[i] for i in kept], kept
 
 
+def _padding(tokenizer: Any) -> int:
+    return int(tokenizer.pad_token_id or 0)
+
+
 def _validation(
-    recipe: Recipe, held_out: Sequence[Encoded], settings: TrainSettings, pad: int
+    recipe: Recipe, tokenizer: Any, held_out: Sequence[Document], settings: TrainSettings
 ) -> Callable[[], dict[str, float]]:
     """Mean figures over held-out batches, the same random choices every time."""
+    documents, _ = _answered(tokenizer, held_out, settings.length)
+    device = next(recipe.draft.parameters()).device
 
     def validate() -> dict[str, float]:
         generator = torch.Generator().manual_seed(VALIDATION_SEED)
         sums: dict[str, float] = {}
-        starts = range(0, len(held_out), settings.batch)
+        starts = range(0, len(documents), settings.batch)
         for start in starts:
-            part = held_out[start : start + settings.batch]
-            batch = pad_right(part, settings.length, pad).to(next(recipe.draft.parameters()).device)
+            part = documents[start : start + settings.batch]
+            batch = pad_right(part, settings.length, _padding(tokenizer)).to(device)
             for name, value in recipe.figures(batch, generator).items():
                 sums[name] = sums.get(name, 0.0) + value / len(starts)
         return sums

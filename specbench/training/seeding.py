@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's global generator, which initialisers draw from, and puts it back after."""
+    """Seed torch's global generator, which initialisers draw from, and restore it afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # noqa: TID251 (initialisers take no generator)
         yield

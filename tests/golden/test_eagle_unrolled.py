@@ -13,15 +13,15 @@ from torch import Tensor
 
 from drafters.eagle.checkpoint import load_model
 from drafters.eagle.model import Eagle3Model
+from drafters.eagle.settings import Eagle3Settings
+from drafters.eagle.start import draft_ids
 from drafters.eagle.train import (
-    Eagle3Training,
-    Lesson,
-    chosen,
+    Teacher,
     cross_entropy,
     discounted,
-    draft_ids,
-    lesson_of,
+    select_rows,
     shift,
+    teacher_of,
     unroll,
 )
 from specbench.api import Target
@@ -53,17 +53,17 @@ def outputs(recorded: dict[str, Any], draft: Eagle3Model) -> list[Tensor]:
 
 
 @pytest.fixture(scope="module")
-def lesson(recorded: dict[str, Any], draft: Eagle3Model) -> Lesson:
+def teacher(recorded: dict[str, Any], draft: Eagle3Model) -> Teacher:
     """The recording's targets begin with those about token 2; what comes before is never asked."""
     target_logits = F.pad(recorded["target_logits_shifted"], (0, 0, 1, 0))
-    return lesson_of(target_logits, draft_ids(draft))
+    return teacher_of(target_logits, draft_ids(draft))
 
 
-def published_mask(recorded: dict[str, Any], lesson: Lesson, step: int) -> Tensor:
+def published_mask(recorded: dict[str, Any], teacher: Teacher, step: int) -> Tensor:
     """Its rows, the loss mask not shifted before the first step."""
     length = recorded["input_ids"].shape[1]
     mask = shift(recorded["loss_mask"].bool(), step)
-    return mask & shift(lesson.known, 1 + step)[:, :length]
+    return mask & shift(teacher.known, 1 + step)[:, :length]
 
 
 def test_logits_of_every_step(
@@ -81,16 +81,16 @@ def test_logits_of_every_step(
 
 
 def test_losses_and_accuracies(
-    recorded: dict[str, Any], draft: Eagle3Model, outputs: list[Tensor], lesson: Lesson
+    recorded: dict[str, Any], draft: Eagle3Model, outputs: list[Tensor], teacher: Teacher
 ) -> None:
     means, right = [], []
     for step, output in enumerate(outputs):
-        rows = published_mask(recorded, lesson, step)
-        logits, probs = chosen(draft, output, lesson, rows, step)
+        rows = published_mask(recorded, teacher, step)
+        logits, probs = select_rows(draft, output, teacher, rows, step)
         means.append(cross_entropy(logits, probs).sum() / rows.numel())
         hits = logits.argmax(-1) == probs.argmax(-1)
         right.append(hits.sum() / recorded["loss_mask"].sum())
     torch.testing.assert_close(torch.stack(means), recorded["plosses"], rtol=0, atol=1e-6)
     torch.testing.assert_close(torch.stack(right), recorded["acces"], rtol=0, atol=1e-6)
-    total = discounted(torch.stack(means), Eagle3Training().decay)
+    total = discounted(torch.stack(means), Eagle3Settings().decay)
     assert float(total) == pytest.approx(float(recorded["total_loss_0p8"]), abs=2e-6)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drafters.diffusion.train import DiffusionRecipe, DiffusionTraining
+from drafters.diffusion.settings import DiffusionSettings
+from drafters.diffusion.train import DiffusionRecipe
 from specbench.api import Target
 from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
@@ -17,7 +18,7 @@ MASK = 63
 
 def recipe_for(target: Target, **options: Any) -> DiffusionRecipe:
     made = {"layers": 2, "mask_token_id": MASK, "block_size": 4, **options}
-    return DiffusionRecipe(FrozenTarget(target), DiffusionTraining(**made))
+    return DiffusionRecipe(FrozenTarget(target), DiffusionSettings(**made))
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from specbench.training.ngram import estimate, write_scorer
+from drafters.diffuspec.ngram import estimate, write_scorer
 
 
 def save_scorer(

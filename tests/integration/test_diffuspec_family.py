@@ -11,6 +11,7 @@ import pytest
 
 from drafters.diffuspec.draft import DiffuSpec, Options
 from drafters.diffuspec.lattice import STOP_RULES
+from drafters.diffuspec.ngram import ScorerFacts
 from drafters.diffuspec.scorer import load_scorer
 from specbench.api import Target
 from specbench.core.decode import Output, generate
@@ -19,7 +20,6 @@ from specbench.inputs.pairs import find_pair
 from specbench.inputs.suite import load_suite, subset
 from specbench.testing import plain
 from specbench.training.corpus.data import sha256_of
-from specbench.training.ngram import ScorerFacts
 from specbench.zoo import resolve
 
 TOKENS = 24

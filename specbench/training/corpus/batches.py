@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -13,21 +13,21 @@ from specbench.training.corpus.tokenizer import Encoded
 
 
 class Batch(NamedTuple):
-    """Token ids [b, n] and which of them the assistant wrote [b, n]."""
+    """Token ids ``[b, n]`` and which of them the assistant wrote ``[b, n]``."""
 
     tokens: Tensor
     response: Tensor
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Self:
         """The same batch on a device."""
-        return Batch(self.tokens.to(device), self.response.to(device))
+        return type(self)(self.tokens.to(device), self.response.to(device))
 
 
 class Batches(Protocol):
-    """An endless source of batches whose place can be saved and taken up again."""
+    """An endless source of batches whose place can be saved and restored."""
 
     def next(self) -> Batch:
-        """The batch at the present place; moves on."""
+        """Return the batch at the present place, and move on."""
         ...
 
     def state(self) -> dict[str, int]:
@@ -35,14 +35,14 @@ class Batches(Protocol):
         ...
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a place given by `state`."""
+        """Go to a place that `state` returned."""
         ...
 
 
 class _Shuffled(ABC):
-    """Documents epoch after epoch, in an order that hangs on the seed and the epoch alone.
+    """Documents epoch after epoch, in an order that depends on the seed and the epoch alone.
 
-    Each epoch shows a document `weight` times: the whole part always, the fraction by a seeded
+    Each epoch shows a document ``weight`` times: the whole part always, the fraction by a seeded
     draw.
     """
 
@@ -64,7 +64,7 @@ class _Shuffled(ABC):
         return {"epoch": self._epoch, "place": self._place}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Arranges the saved epoch again."""
+        """Arrange the saved epoch again."""
         self._enter(state["epoch"], state["place"])
 
     def _enter(self, epoch: int, place: int) -> None:
@@ -73,17 +73,17 @@ class _Shuffled(ABC):
 
     @abstractmethod
     def _arrange(self, order: NDArray[np.int64]) -> None:
-        """Make ready the present epoch, which shows documents in this order."""
+        """Prepare the present epoch, which shows documents in this order."""
 
 
 class PackedBatches(_Shuffled):
     """Windows of fixed length over an endless shuffled stream of documents.
 
-    Documents are told apart by their own end tokens only.
+    Only their own end tokens separate documents.
     """
 
     def next(self) -> Batch:
-        """A full batch ``[batch, length]``; an epoch's last, short one is left out."""
+        """Return a full batch ``[batch, length]``; skip the short one at the end of an epoch."""
         if (self._place + 1) * self._batch > len(self._windows[0]):
             self._enter(self._epoch + 1, place=0)
         rows = slice(self._place * self._batch, (self._place + 1) * self._batch)
@@ -92,7 +92,7 @@ class PackedBatches(_Shuffled):
         return Batch(tokens.long(), response)
 
     def _arrange(self, order: NDArray[np.int64]) -> None:
-        """All windows ``[w, length]`` of the epoch."""
+        """Cut the epoch into windows ``[w, length]``."""
         tokens = np.concatenate([self._documents[i].tokens for i in order])
         response = np.concatenate([self._documents[i].response for i in order])
         count = len(tokens) // self._length
@@ -103,10 +103,10 @@ class PackedBatches(_Shuffled):
 
 
 class DocumentBatches(_Shuffled):
-    """Whole documents from their start, cut at `length`, padded on the right.
+    """Whole documents from their start, cut at ``length``, padded on the right.
 
-    Documents of like length share a batch, so little is padding; the order of the
-    batches is shuffled. Padding is no response, so a loss over responses skips it.
+    Documents of similar length share a batch, so little is padding; the order of the batches is
+    shuffled. Padding is no response, so a loss over responses skips it.
     """
 
     POOL = 64
@@ -119,7 +119,7 @@ class DocumentBatches(_Shuffled):
         self._pad = pad
 
     def next(self) -> Batch:
-        """Up to `batch` documents, as long as the longest of them."""
+        """Return up to ``batch`` documents, padded to the longest of them."""
         if self._place == len(self._order):
             self._enter(self._epoch + 1, place=0)
         chosen = [self._documents[i] for i in self._order[self._place]]
@@ -127,7 +127,7 @@ class DocumentBatches(_Shuffled):
         return pad_right(chosen, self._length, self._pad)
 
     def _arrange(self, order: NDArray[np.int64]) -> None:
-        """Document indices of every batch of the epoch."""
+        """Choose the documents of every batch of the epoch."""
         batches: list[list[int]] = []
         for start in range(0, len(order), self._batch * self.POOL):
             pool = sorted(
@@ -140,7 +140,7 @@ class DocumentBatches(_Shuffled):
 
 
 def epoch_order(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[np.int64]:
-    """Shuffled document indices of an epoch, each as often as its weight says."""
+    """Shuffle the document indices of an epoch, each as often as its weight says."""
     generator = np.random.default_rng([seed, epoch])
     whole = np.floor(weights)
     extra = generator.random(len(weights)) < weights - whole
@@ -148,7 +148,7 @@ def epoch_order(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[
 
 
 def pad_right(documents: Sequence[Encoded], length: int, pad: int) -> Batch:
-    """Documents as one batch, cut at `length`."""
+    """Make one batch of documents, cut at ``length``."""
     width = min(length, max(len(d.tokens) for d in documents))
     tokens = torch.full((len(documents), width), pad, dtype=torch.long)
     response = torch.zeros((len(documents), width), dtype=torch.bool)

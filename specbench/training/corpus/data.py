@@ -7,26 +7,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from specbench.errors import UserError
 from specbench.training.corpus.formats import ADAPTERS, Chat, chats_of
 
 HELD_OUT_SHARE = 0.015
 EXCLUSION_WORDS = 13
-"""A training chat that shares a run of so many words with an excluded file is dropped."""
+"""A training chat that shares this many words in a row with an excluded file is dropped."""
 
 
 @dataclass(frozen=True)
 class CorpusSpec:
-    """A data file and how many times an epoch shows it (a fraction: a seeded part)."""
+    """A data file and how many times each epoch shows it (a fraction: a seeded part)."""
 
     path: Path
     weight: float
 
     @classmethod
-    def parse(cls, text: str) -> "CorpusSpec":
-        """From `PATH` or `PATH:WEIGHT`."""
+    def parse(cls, text: str) -> Self:
+        """Parse ``PATH`` or ``PATH:WEIGHT``."""
         path, separator, weight = text.rpartition(":")
         if separator and re.fullmatch(r"\d+(\.\d+)?|\.\d+", weight):
             return cls(Path(path), float(weight))
@@ -35,14 +35,14 @@ class CorpusSpec:
 
 @dataclass(frozen=True)
 class Document:
-    """One chat of a corpus; `source` is the index of its file."""
+    """One chat of a corpus; ``source`` is the index of its file."""
 
     source: int
     messages: Chat
 
     @property
     def text(self) -> str:
-        """The contents of all messages, one below the other."""
+        """The contents of all messages, joined by line feeds."""
         return "\n".join(message["content"] for message in self.messages)
 
 
@@ -68,12 +68,16 @@ class Corpus:
     files: list[FileFacts]
 
     def weights(self) -> list[float]:
-        """Times an epoch shows each training chat."""
+        """How many times each epoch shows each training chat."""
         return [self.files[document.source].weight for document in self.train]
 
 
 def load_corpus(specs: Sequence[CorpusSpec], exclude: Sequence[Path], seed: int) -> Corpus:
-    """Reads all files; the split depends on each chat's own text and the seed only."""
+    """Read all files; the split depends on each chat's own text and the seed only.
+
+    Raises:
+        UserError: a file is missing or unreadable, or a row has no known fields.
+    """
     forbidden: set[int] = set()
     for path in exclude:
         for row in read_rows(path):
@@ -103,7 +107,11 @@ def load_corpus(specs: Sequence[CorpusSpec], exclude: Sequence[Path], seed: int)
 
 
 def read_chats(path: Path) -> Iterator[Chat]:
-    """All chats of a file; a row of unknown fields is the user's error, named by its line."""
+    """Read all chats of a file.
+
+    Raises:
+        UserError: there is no such file, or names the row that is not JSON or has no known fields.
+    """
     for number, row in enumerate(read_rows(path), start=1):
         chats = chats_of(row) if isinstance(row, dict) else None
         if chats is None:
@@ -115,7 +123,11 @@ def read_chats(path: Path) -> Iterator[Chat]:
 
 
 def read_rows(path: Path) -> Iterator[Any]:
-    """Rows of a JSON array or a JSONL file, gzipped or not."""
+    """Read the rows of a JSON array or a JSONL file, gzipped or not.
+
+    Raises:
+        UserError: there is no such file, or names the line that is not JSON.
+    """
     if not path.is_file():
         raise UserError(f"There is no data file {path}.")
     opener = gzip.open if path.suffix == ".gz" else open
@@ -162,7 +174,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _licence(path: Path) -> str:
-    """From a MANIFEST.json beside the file, when there is one that knows it."""
+    """The licence that a MANIFEST.json beside the file states for it."""
     manifest = path.parent / "MANIFEST.json"
     if not manifest.is_file():
         return "not stated"

@@ -1,20 +1,21 @@
-"""Evaluation prompts are known by hash, so that no training run learns from them unseen.
+"""Evaluation prompts are known by hash, so that no training run learns from them unnoticed.
 
-The table `evaluation.json` holds, for every prompt of the known evaluation sets, hashes of its
-words and no text, so the check needs neither network nor data files. The table is written with
-``python -m specbench.training.corpus.evaluation FOLDER`` (the folder of the evaluation files).
+The table `evaluation.json` holds hashes of the words of every prompt, and no text, so the check
+needs neither network nor data files. Its sets are those with a card: the suites, and the sets in
+``suites/evaluation`` that are no suites. After a change of the cards, write the table anew with
+`REGENERATE`; FOLDER holds the publishers' files.
 """
-
-from __future__ import annotations
 
 import json
 import re
 import sys
+import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from hashlib import blake2b
+from hashlib import blake2b, sha256
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +23,27 @@ import numpy as np
 
 from specbench.errors import UserError
 from specbench.inputs.suite import list_suites, load_suite
-from specbench.training.corpus.data import Corpus, Document, read_rows
+from specbench.training.corpus.data import (
+    Corpus,
+    CorpusSpec,
+    Document,
+    load_corpus,
+    read_rows,
+    sha256_of,
+)
 from specbench.training.corpus.formats import Chat
 
 TABLE = Path(__file__).with_name("evaluation.json")
+REGENERATE = "python -m specbench.training.corpus.evaluation FOLDER"
 HEAD = 13
 """A prompt of so many words is found wherever a text quotes it whole; a shorter one, which may be
 a common phrase, only where it is the whole message."""
 STRAYS = 0.02
 """Share of a file's chats up to which quoted evaluation prompts are dropped, not refused."""
 
-OTHER_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "arena-hard": ("arena_hard_v0.1_question.jsonl", ("prompt",)),
-    "ifeval": ("ifeval_input_data.jsonl", ("prompt",)),
-    "mbpp": ("mbpp.jsonl", ("text",)),
-    "spec-bench": ("spec_bench_question.jsonl", ("turns",)),
-    "vicuna-bench": ("vicuna_bench_question.jsonl", ("turns",)),
-}
-"""Evaluation sets without a card: file and the fields that hold prompts."""
-MBPP_TEST = range(11, 511)
-"""The `task_id` of MBPP's test split; its file holds the others too."""
-
 
 @dataclass(frozen=True)
-class Print:
+class Fingerprint:
     """What is kept of a prompt: a hash of its first words, how many it has, a hash of all."""
 
     head: int
@@ -53,10 +51,54 @@ class Print:
     whole: str
 
 
-def refuse_evaluation_rows(corpus: Corpus) -> Corpus:
-    """The corpus without the chats that quote a known evaluation prompt.
+@dataclass(frozen=True)
+class EvaluationCard:
+    """A set that is no suite; the file is ``suites/evaluation/<name>.toml``.
 
-    Those chats are counted with the excluded ones of their files.
+    Attributes:
+        file: the publisher's, in the folder that `known_prompts` is given.
+        sha256: of that file.
+        field: of a row, its prompt or the list of its turns.
+        only: the rows that are evaluated, by a field and its first and last value; None: all.
+    """
+
+    name: str
+    description: str
+    source: str
+    file: str
+    sha256: str
+    field: str
+    only: Mapping[str, Any] | None = None
+
+    def prompts(self, folder: Path) -> list[str]:
+        """Read the prompts.
+
+        Raises:
+            UserError: there is no such file, or it is another one.
+        """
+        path = folder / self.file
+        rows = list(read_rows(path))
+        if sha256_of(path) != self.sha256:
+            raise UserError(f"{path} is not the file that the card of {self.name!r} describes.")
+        texts = [row[self.field] for row in rows if self._evaluated(row)]
+        return [turn for text in texts for turn in ([text] if isinstance(text, str) else text)]
+
+    def _evaluated(self, row: Mapping[str, Any]) -> bool:
+        only = self.only
+        return only is None or only["first"] <= row[only["field"]] <= only["last"]
+
+
+def load_training_corpus(specs: Sequence[CorpusSpec], exclude: Sequence[Path], seed: int) -> Corpus:
+    """Read the corpora without the chats that quote an evaluation prompt.
+
+    Raises:
+        UserError: unreadable text, or as `without_evaluation`.
+    """
+    return refuse_evaluation_rows(load_corpus(specs, exclude, seed))
+
+
+def refuse_evaluation_rows(corpus: Corpus) -> Corpus:
+    """Drop the chats that quote a known evaluation prompt; count them as excluded.
 
     Raises:
         UserError: as `without_evaluation`.
@@ -80,10 +122,10 @@ def refuse_evaluation_rows(corpus: Corpus) -> Corpus:
 
 
 def without_evaluation(file: str, chats: Sequence[Chat]) -> list[Chat]:
-    """The chats of a file that quote no known evaluation prompt.
+    """Drop the chats of a file that quote a known evaluation prompt.
 
-    Public training sets repeat a few test prompts; those chats are dropped. A file where they
-    are more than strays is (or was made from) an evaluation set.
+    Public training sets repeat a few test prompts. A file with more of them than a few strays is,
+    or was made from, an evaluation set.
 
     Raises:
         UserError: more than `STRAYS` of the chats quote one; names the file and the sets.
@@ -110,20 +152,20 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def print_of(words: Sequence[str]) -> Print:
-    """The print of a prompt's words."""
-    return Print(_heads(words[:HEAD])[0], len(words), _whole(words))
+def fingerprint_of(words: Sequence[str]) -> Fingerprint:
+    """The fingerprint of a prompt's words."""
+    return Fingerprint(_heads(words[:HEAD])[0], len(words), _whole(words))
 
 
 def _quoted(words: list[str]) -> str | None:
     """The evaluation set of a prompt that these words quote, or None."""
     if len(words) < HEAD:
-        return _table()[0].get(print_of(words)) if words else None
+        return _table()[0].get(fingerprint_of(words)) if words else None
     table, lengths = _table()
     for at, head in enumerate(_heads(words)):
         for length in lengths.get(head, ()):
             part = words[at : at + length]
-            name = table.get(Print(head, len(part), _whole(part)))
+            name = table.get(Fingerprint(head, len(part), _whole(part)))
             if name is not None:
                 return name
     return None
@@ -153,53 +195,64 @@ def _whole(words: Sequence[str]) -> str:
 
 
 @cache
-def _table() -> tuple[dict[Print, str], dict[int, set[int]]]:
-    """Set name by print, and the lengths of the prompts that begin with a head."""
-    sets: dict[str, str] = json.loads(TABLE.read_text())
-    names: dict[Print, str] = {}
+def _table() -> tuple[dict[Fingerprint, str], dict[int, set[int]]]:
+    """Set name by fingerprint, and the lengths of the prompts that begin with a head."""
+    names: dict[Fingerprint, str] = {}
     lengths: dict[int, set[int]] = {}
-    for name, lines in sets.items():
-        for line in lines.split():
+    for name, entry in json.loads(TABLE.read_text()).items():
+        for line in entry["prompts"].split():
             head, words, whole = line.split(":")
-            one = Print(int(head, 16), int(words), whole)
-            names[one] = name
-            lengths.setdefault(one.head, set()).add(one.words)
+            known = Fingerprint(int(head, 16), int(words), whole)
+            names[known] = name
+            lengths.setdefault(known.head, set()).add(known.words)
     return names, lengths
 
 
-def write_table(prompts: Mapping[str, Iterable[str]], path: Path = TABLE) -> None:
-    """Write the prints of every set's prompts, sorted, so that nothing says whose is whose."""
+def card_hashes() -> dict[str, str]:
+    """Every evaluation set by name, with a hash that changes whenever its prompts may have."""
+    suites = {card.name: card.sha256 for card in list_suites()}
+    others = {
+        card.name: sha256(f"{card.sha256} {card.field} {card.only}".encode()).hexdigest()
+        for card in _evaluation_cards()
+    }
+    return suites | others
+
+
+def write_table(
+    prompts: Mapping[str, Iterable[str]], cards: Mapping[str, str], path: Path = TABLE
+) -> None:
+    """Write every set's card hash and fingerprints, sorted so that no order of prompts shows."""
     table = {}
     for name, texts in sorted(prompts.items()):
-        prints = {print_of(words) for text in texts if (words := words_of(text))}
-        lines = sorted(f"{one.head:08x}:{one.words}:{one.whole}" for one in prints)
-        table[name] = " ".join(lines)
+        found = {fingerprint_of(words) for text in texts if (words := words_of(text))}
+        lines = sorted(f"{one.head:08x}:{one.words}:{one.whole}" for one in found)
+        table[name] = {"card": cards[name], "prompts": " ".join(lines)}
     path.write_text(json.dumps(table, indent=1) + "\n")
 
 
 def known_prompts(folder: Path) -> dict[str, list[str]]:
-    """The prompts of all evaluation sets: of a suite both as it asks and as the row has it."""
+    """Read the prompts of all evaluation sets; those of a suite with its template and without.
+
+    Raises:
+        UserError: a file is missing, or is not the one its card describes.
+    """
     found: dict[str, list[str]] = {}
     for card in list_suites():
         prefix, _, suffix = card.template.partition("{prompt}")
         asked = [t for p in load_suite(card.name, folder).prompts for t in p.turns]
         bare = [turn.removeprefix(prefix).removesuffix(suffix) for turn in asked]
         found[card.name] = asked + bare
-    for name, (file, fields) in OTHER_SETS.items():
-        rows = (row for row in read_rows(folder / file) if _evaluated(name, row))
-        found[name] = [text for row in rows for text in _texts(row, fields)]
-    return found
+    return found | {card.name: card.prompts(folder) for card in _evaluation_cards()}
 
 
-def _evaluated(name: str, row: Mapping[str, Any]) -> bool:
-    return name != "mbpp" or row["task_id"] in MBPP_TEST
-
-
-def _texts(row: Mapping[str, Any], fields: Sequence[str]) -> Iterator[str]:
-    for field in fields:
-        value = row[field]
-        yield from [value] if isinstance(value, str) else value
+def _evaluation_cards() -> list[EvaluationCard]:
+    folder = files("suites").joinpath("evaluation")
+    return [
+        EvaluationCard(**tomllib.loads(entry.read_text(encoding="utf-8")))
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    ]
 
 
 if __name__ == "__main__":
-    write_table(known_prompts(Path(sys.argv[1])))
+    write_table(known_prompts(Path(sys.argv[1])), card_hashes())

@@ -13,14 +13,14 @@ FUNCTION_INSTRUCTION = (
     "Answer with the whole function in one Python code block."
 )
 PLAIN_ROLE = "text"
-"""Role of the only message of a document that is no chat."""
+"""Role of the only message of a document that is not a chat."""
 
 OASST_PATHS = 3
-"""Root-to-leaf paths taken from one message tree: the best-ranked replies to its prompt."""
+"""Paths taken from one message tree: those that begin with the best-ranked replies."""
 
 
 def chats_of(row: Row) -> list[Chat] | None:
-    """The chats in a row, or None when no adapter knows its fields."""
+    """The chats in a row; None if no adapter knows its fields."""
     for fields, adapter in ADAPTERS:
         if fields <= row.keys():
             return [chat for chat in adapter(row) if all(m["content"].strip() for m in chat)]
@@ -45,7 +45,7 @@ def _turns(row: Row) -> Iterator[Chat]:
 
 
 def _question(row: Row) -> Iterator[Chat]:
-    """GSM8K: without the calculator's annotations, the final answer boxed."""
+    """GSM8K: drop the calculator's annotations, box the final answer."""
     steps, _, final = re.sub(r"<<.*?>>", "", row["answer"]).rpartition("####")
     answer = f"{steps.strip()}\nThe answer is \\boxed{{{final.strip()}}}." if steps else final
     yield _pair(f"{row['question'].strip()}\n{BOXED_INSTRUCTION}", answer)
@@ -97,7 +97,7 @@ def _conversations(row: Row) -> Iterator[Chat]:
 
 
 def _tree(row: Row) -> Iterator[Chat]:
-    """Open Assistant: best-ranked replies all the way down, ending with an assistant."""
+    """Open Assistant: follow the best-ranked replies, and end with an assistant."""
     root = row["prompt"]
     for reply in _ranked(root)[:OASST_PATHS]:
         path, node = [root, reply], reply
@@ -140,4 +140,4 @@ ADAPTERS: tuple[tuple[frozenset[str], Callable[[Row], Iterator[Chat]]], ...] = t
         ("text", _text),
     )
 )
-"""Field names that must all be there, and what reads such a row; the first fit wins."""
+"""Field names that must all be present, and the function that reads such a row; first fit wins."""

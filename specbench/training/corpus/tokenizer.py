@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from specbench.core.target import load_tokenizer
+from specbench.errors import UserError
 from specbench.training.corpus.formats import PLAIN_ROLE, Chat
 
 END_OF_TEXT = "<|endoftext|>"
@@ -35,14 +37,14 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids [n] of a document and which of them the assistant wrote [n]."""
+    """Token ids ``[n]`` of a document and which of them the assistant wrote ``[n]``."""
 
     tokens: NDArray[np.int32]
     response: NDArray[np.bool_]
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Learns the merges; the special tokens take the first ids."""
+    """Learn the merges; the special tokens take the first ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -69,26 +71,31 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     )
 
 
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a hub id or a local model folder."""
-    from transformers import AutoTokenizer
+def tokenizer_of(name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a hub id, a folder or an embedded model.
 
-    return AutoTokenizer.from_pretrained(str(folder))
+    Raises:
+        UserError: there is none.
+    """
+    found: PreTrainedTokenizerBase | None = load_tokenizer(name)
+    if found is None:
+        raise UserError(f"There is no tokenizer under {name!r}.", "Name a model that has one.")
+    return found
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes a tokenizer without the traces of where it was loaded from."""
+    """Write a tokenizer without the traces of where it was loaded from."""
     for trace in ("is_local", "local_files_only", "name_or_path"):
         tokenizer.init_kwargs.pop(trace, None)
     tokenizer.save_pretrained(folder)
 
 
 def encode_chats(tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]) -> list[Encoded]:
-    """Chats by the tokenizer's own template, with the spans the assistant wrote.
+    """Encode chats by the tokenizer's own template, and mark what the assistant wrote.
 
-    A span is found by rendering the chat up to each answer with the generation
-    prompt and up to and including the answer, so any template that only appends works.
-    The parts are tokenised apart, as they are when a model decodes.
+    The chat is rendered up to each answer with the generation prompt, and again with the answer,
+    so any template that only appends works. The parts are tokenised separately, as they are when
+    a model decodes.
     """
     parts = [_parts(tokenizer, chat) for chat in chats]
     flat = [text for chat in parts for text, _ in chat]
@@ -97,7 +104,7 @@ def encode_chats(tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]) -> l
 
 
 def _parts(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> list[tuple[str, bool]]:
-    """The rendered chat cut into (text, written by the assistant)."""
+    """Cut the rendered chat into (text, written by the assistant)."""
     if chat[0]["role"] == PLAIN_ROLE:
         return [(chat[0]["content"] + (tokenizer.eos_token or ""), True)]
     end = tokenizer.eos_token or ""
@@ -115,7 +122,7 @@ def _parts(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> list[tuple[str, bo
 
 
 def render(tokenizer: PreTrainedTokenizerBase, chat: Chat, **options: Any) -> str:
-    """A chat as the text that the tokenizer's template makes of it."""
+    """Render a chat by the tokenizer's template."""
     return str(tokenizer.apply_chat_template(chat, tokenize=False, **options))
 
 

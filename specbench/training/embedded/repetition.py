@@ -1,11 +1,9 @@
 """Unlikelihood of repetition: what a model's own looping answers teach it (arXiv 1908.04319).
 
-A small model trained by likelihood alone falls into loops under greedy decoding, however
-low its loss. Here it is shown its own answers, and every token that completes a run of
-tokens already in the answer is made less likely.
+A small model trained by likelihood alone falls into loops under greedy decoding, however low its
+loss. Here it is shown its own answers, and every token that completes a run of tokens already in
+the answer is made less likely.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ RUN = 4
 
 
 def repeated(tokens: Sequence[int], run: int = RUN) -> NDArray[np.bool_]:
-    """Which tokens ``[n]`` end a run that ended at an earlier token too."""
+    """Mark the tokens ``[n]`` that end a run which is in the answer already."""
     seen: set[tuple[int, ...]] = set()
     marks = np.zeros(len(tokens), dtype=np.bool_)
     for end in range(run, len(tokens) + 1):
@@ -36,14 +34,8 @@ def repeated(tokens: Sequence[int], run: int = RUN) -> NDArray[np.bool_]:
     return marks
 
 
-def repeated_share(tokens: Sequence[int], run: int = RUN) -> float:
-    """Share of the runs in an answer that it holds already: 1 - distinct runs / runs."""
-    runs = len(tokens) - run + 1
-    return float(repeated(tokens, run).sum() / runs) if runs > 0 else 0.0
-
-
 def load_answers(tokenizer: PreTrainedTokenizerBase, path: Path) -> list[Encoded]:
-    """A file of responses, marked at the repetitions inside the answers.
+    """Read a file of responses, and mark the repetitions inside the answers.
 
     Raises:
         UserError: unreadable or evaluation text.
@@ -60,9 +52,11 @@ def _mark(encoded: Encoded) -> Encoded:
 
 
 def unlikelihood(logits: Tensor, tokens: Tensor, marked: Tensor) -> Tensor:
-    """Mean of -log(1 - p) over the marked tokens; 0 where there are none.
+    """Mean of -log(1 - p) over the marked tokens; 0 if there are none.
 
-    Logits ``[b, n - 1, vocabulary]`` of the tokens ``[b, n]`` after the first.
+    Args:
+        logits: ``[b, n - 1, vocabulary]`` of the tokens after the first.
+        tokens, marked: ``[b, n]``.
     """
     at = marked[:, 1:]
     chosen = tokens[:, 1:, None]
@@ -72,13 +66,13 @@ def unlikelihood(logits: Tensor, tokens: Tensor, marked: Tensor) -> Tensor:
 
 
 class WithAnswers:
-    """Batches of a corpus with as many windows of marked answers below them."""
+    """Batches of a corpus, each followed by as many windows of marked answers."""
 
     def __init__(self, corpus: PackedBatches, answers: PackedBatches) -> None:
         self._sources = {"corpus": corpus, "answers": answers}
 
     def next(self) -> Batch:
-        """Rows of the corpus, then rows of the answers."""
+        """Return rows of the corpus, then rows of the answers."""
         parts = [source.next() for source in self._sources.values()]
         return Batch(
             torch.cat([part.tokens for part in parts]),
@@ -86,7 +80,7 @@ class WithAnswers:
         )
 
     def state(self) -> dict[str, int]:
-        """Both places."""
+        """The places of both sources."""
         return {
             f"{name}/{key}": value
             for name, source in self._sources.items()
@@ -94,7 +88,7 @@ class WithAnswers:
         }
 
     def restore(self, state: dict[str, int]) -> None:
-        """Both sources take their places up again."""
+        """Go to the places of both sources."""
         for name, source in self._sources.items():
             source.restore(
                 {

@@ -1,7 +1,5 @@
 """A target's own answers to the prompts of a corpus: what its drafts learn from."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -19,24 +17,12 @@ from specbench.training.corpus.evaluation import without_evaluation
 from specbench.training.corpus.formats import PLAIN_ROLE, Chat
 from specbench.training.loop import dtype_of
 from specbench.training.progress import ItemProgress
+from specbench.training.settings import ResponseSettings
 
 POOL = 16
-"""Batches whose prompts are sorted by length together."""
+"""Number of batches whose prompts are sorted by length together."""
 THIN_OUT = 16
 """Decoding steps between two removals of finished rows from the batch."""
-
-
-@dataclass(frozen=True)
-class ResponseSettings:
-    """How answers are written."""
-
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    batch: int = 64
-    limit: int | None = None
-    longest_prompt: int = 512
-    seed: int = 0
-    precision: str = "fp32"
 
 
 @dataclass(frozen=True)
@@ -50,10 +36,14 @@ class Written:
 def write_responses(
     name: str, corpora: Sequence[str], out: Path, settings: ResponseSettings
 ) -> Written:
-    """Appends one chat a prompt to `out`: the first user turn and the target's answer.
+    """Append one chat per prompt to ``out``: the first user turn and the target's answer.
 
-    Prompts that `out` already answers are skipped, so an interrupted run continues.
-    An answer that the budget cut is kept: its last token is then no end token.
+    Prompts that ``out`` already answers are skipped, so an interrupted run continues. An answer
+    that the budget cut is kept: its last token is then not an end token.
+
+    Raises:
+        UserError: unreadable or evaluation text, or a target that cannot be loaded or has no chat
+            template.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     target = Target.load(name, device=device, dtype=dtype_of(settings.precision))
@@ -77,10 +67,10 @@ def write_responses(
 
 
 def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[Chat]:
-    """The distinct first prompts of all chats (with a system message before), shuffled.
+    """Choose the distinct first prompts of all chats (after a system message), shuffled.
 
-    A weight below 1 takes that part of a file's prompts; one of 1 or more takes all. A chat that
-    quotes an evaluation prompt is left out: nothing is to be learned from its answer.
+    A weight below 1 takes that share of a file's prompts, any other all of them. Chats that quote
+    an evaluation prompt are left out.
 
     Raises:
         UserError: unreadable or evaluation text.
@@ -98,7 +88,7 @@ def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[C
 
 
 def encode_prompt(target: Target, chat: Chat) -> list[int]:
-    """Token ids up to where the assistant's answer begins."""
+    """Encode a prompt up to where the assistant's answer begins."""
     ids: list[int] = target.tokenizer.apply_chat_template(
         chat, add_generation_prompt=True, return_dict=False
     )
@@ -106,7 +96,7 @@ def encode_prompt(target: Target, chat: Chat) -> list[int]:
 
 
 def prompt_of(chat: Chat) -> Chat:
-    """Everything up to the first user turn; empty where there is none."""
+    """The messages up to the first user turn; empty if there is none."""
     if chat[0]["role"] == PLAIN_ROLE:
         return []
     for index, message in enumerate(chat):
@@ -120,10 +110,10 @@ def _key(chat: Chat) -> str:
 
 
 def _answered(out: Path) -> set[str]:
-    """Keys of the prompts in an earlier output; a last line cut short by a kill is removed."""
+    """Keys of the prompts in an earlier output; remove a last line that a kill cut short."""
     if not out.is_file():
         return set()
-    # Only a line feed ends a line: an answer may hold the other characters that splitlines knows.
+    # Only a line feed ends a line: an answer may hold other characters that splitlines splits at.
     *lines, cut_short = out.read_text(encoding="utf-8").split("\n")
     if cut_short:
         out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -133,7 +123,7 @@ def _answered(out: Path) -> set[str]:
 def _batches(
     target: Target, prompts: Sequence[Chat], settings: ResponseSettings
 ) -> Iterator[tuple[list[Chat], list[list[int]]]]:
-    """Answers by batches of prompts of like length."""
+    """Answer batches of prompts of similar length."""
     generator = torch.Generator(target.device).manual_seed(settings.seed)
     for start in range(0, len(prompts), settings.batch * POOL):
         pool = []
@@ -155,7 +145,7 @@ def generate(
     settings: ResponseSettings,
     generator: torch.Generator,
 ) -> list[list[int]]:
-    """Continuations of all prompts at once, each with its stop token where it reached one."""
+    """Continue all prompts at once, each up to its stop token or the budget."""
     rows = _Rows(target, prompts, settings)
     sampling = Sampling(temperature=settings.temperature)
     logits = rows.prefill()
@@ -194,11 +184,11 @@ class _Rows:
         self.answers: list[list[int]] = [[] for _ in prompts]
 
     def prefill(self) -> Tensor:
-        """Logits ``[rows, vocabulary]`` behind the prompts."""
+        """Logits ``[rows, vocabulary]`` after the prompts."""
         return self.forward(self.ids)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Appends ``[rows, n]``; logits ``[rows, vocabulary]`` of the last column."""
+        """Append ``[rows, n]``; return the logits ``[rows, vocabulary]`` of the last column."""
         end = self.cache.length + ids.shape[1]
         mask = self.mask[:, :end]
         positions = (mask.cumsum(1) - 1).clamp_(min=0)[:, end - ids.shape[1] :]
@@ -210,12 +200,12 @@ class _Rows:
         return logits
 
     def append(self, tokens: Tensor) -> None:
-        """The next token ``[rows]`` of every row."""
+        """Append the next token ``[rows]`` of every row."""
         self.last = tokens
         self.columns.append(tokens)
 
     def thin_out(self) -> int:
-        """Takes the rows that stopped out of the batch; how many are left."""
+        """Take the rows that stopped out of the batch; return how many are left."""
         block = torch.stack(self.columns, dim=1)
         stopped = torch.isin(block, self.stops)
         going = ~stopped.any(1)
@@ -229,14 +219,14 @@ class _Rows:
         return len(keep)
 
     def finish(self) -> list[list[int]]:
-        """The answers to all prompts."""
+        """Return the answers to all prompts."""
         if self.columns:
             block = torch.stack(self.columns, dim=1)
             self._collect(block, torch.isin(block, self.stops))
         return self.answers
 
     def _collect(self, block: Tensor, stopped: Tensor) -> None:
-        """Adds each row's new tokens ``[rows, n]``, to its first stop token and no further."""
+        """Add each row's new tokens ``[rows, n]``, up to its first stop token."""
         for row, tokens, stops in zip(
             self.place.tolist(), block.tolist(), stopped.tolist(), strict=True
         ):

@@ -1,8 +1,8 @@
-"""Trains a small causal LM of the Qwen3 architecture."""
+"""Training of a small causal LM of the Qwen3 architecture."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,39 +11,30 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from specbench.api import Target
-from specbench.training.card import stages_of, write_card
+from specbench.api import Target, UserError
+from specbench.stats.metrics import repeated_4grams
+from specbench.training.card import stages_of, write_loop_card
 from specbench.training.corpus.batches import Batches, PackedBatches, epoch_order
-from specbench.training.corpus.data import Corpus, CorpusSpec, Document, FileFacts, load_corpus
-from specbench.training.corpus.evaluation import refuse_evaluation_rows
+from specbench.training.corpus.data import Corpus, CorpusSpec, Document, FileFacts
+from specbench.training.corpus.evaluation import load_training_corpus
 from specbench.training.corpus.tokenizer import (
     END_OF_TEXT,
     TURN_END,
     Encoded,
     encode_chats,
-    load_tokenizer,
     save_tokenizer,
+    tokenizer_of,
     train_tokenizer,
 )
-from specbench.training.embedded.repetition import (
-    WithAnswers,
-    load_answers,
-    repeated_share,
-    unlikelihood,
-)
-from specbench.training.embedded.responses import (
-    ResponseSettings,
-    encode_prompt,
-    generate,
-    prompt_of,
-)
-from specbench.training.loop import Loss, TrainResult, TrainSettings, train
+from specbench.training.embedded.repetition import WithAnswers, load_answers, unlikelihood
+from specbench.training.embedded.responses import encode_prompt, generate, prompt_of
+from specbench.training.loop import Loss, TrainResult, resolved, train
 from specbench.training.seeding import seeded
-from specbench.zoo import resolve
+from specbench.training.settings import ResponseSettings, TargetShape, TrainSettings
 
 VALIDATION_BATCH = 16
 REPETITION_PROMPTS = 32
-"""Held-out prompts of each file that repetition is measured on."""
+"""Held-out prompts per file that repetition is measured on."""
 REPETITION_TOKENS = 256
 
 LOSS = "cross entropy of all tokens, prompts and answers alike"
@@ -55,20 +46,6 @@ FIGURES = (
 )
 
 
-@dataclass(frozen=True)
-class TargetShape:
-    """Sizes of the model; the vocabulary is the tokenizer's."""
-
-    hidden: int = 192
-    layers: int = 12
-    heads: int = 3
-    kv_heads: int = 1
-    head_dim: int = 64
-    intermediate: int = 512
-    tied: bool = True
-    context: int = 2048
-
-
 def prepare(
     corpora: Sequence[str],
     exclude: Sequence[Path],
@@ -76,22 +53,20 @@ def prepare(
     tokenizer: str | None,
     seed: int,
 ) -> tuple[Corpus, PreTrainedTokenizerFast]:
-    """Reads the corpora; loads a tokenizer, or trains one on what the first epoch shows.
+    """Read the corpora; load a tokenizer, or train one on what the first epoch shows.
 
     Raises:
-        UserError: unreadable or evaluation text.
+        UserError: unreadable or evaluation text, or there is no such tokenizer.
     """
-    corpus = refuse_evaluation_rows(
-        load_corpus([CorpusSpec.parse(text) for text in corpora], exclude, seed)
-    )
+    corpus = load_training_corpus([CorpusSpec.parse(text) for text in corpora], exclude, seed)
     if tokenizer is not None:
-        return corpus, load_tokenizer(resolve(tokenizer))
+        return corpus, tokenizer_of(tokenizer)
     order = epoch_order(np.array(corpus.weights()), seed, epoch=0)
     return corpus, train_tokenizer((corpus.train[i].text for i in order), vocabulary)
 
 
 def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A fresh model, its weights drawn from torch's global generator."""
+    """Make a fresh model, with weights from torch's global generator."""
     stops = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -116,17 +91,23 @@ def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen
 
 
 def load_start(name: str) -> Qwen3ForCausalLM:
-    """Trained weights to go on from, in float32."""
-    return Qwen3ForCausalLM.from_pretrained(
-        resolve(name), dtype=torch.float32, attn_implementation=_attention()
-    )
+    """Load a trained model to go on from, in float32.
+
+    Raises:
+        UserError: it cannot be loaded, or has another architecture.
+    """
+    model = Target.load(name).model
+    if not isinstance(model, Qwen3ForCausalLM):
+        raise UserError(f"{name} is of the type {model.config.model_type}; take a qwen3 model.")
+    model.set_attn_implementation(_attention())
+    return model.requires_grad_(True)
 
 
 def next_token_loss(model: Qwen3ForCausalLM, *, rows: int, compiled: bool) -> Loss:
     """Cross entropy in nats of every token after the first, prompts and answers alike.
 
-    In rows below the first `rows`, which hold the model's own answers, it is the
-    unlikelihood of the marked tokens instead; the sum of both is the loss.
+    Rows after the first ``rows`` hold the model's own answers: they add the unlikelihood of the
+    marked tokens instead.
     """
 
     def compute(tokens: Tensor, marked: Tensor) -> Tensor:
@@ -152,12 +133,17 @@ def train_target(
     answers: Path | None = None,
     resume: bool = False,
 ) -> TrainResult:
-    """Trains and writes a transformers folder with its card to `out`.
+    """Train a target, and write a transformers folder with its card to ``out``.
 
-    Starts from fresh weights of a shape or from a trained model. With `answers`, the
-    model's own, it also unlearns the repetitions in them. Log and checkpoints lie in
-    `out`/training and may be removed afterwards.
+    It starts from fresh weights of a shape or from a trained model. With ``answers``, the model's
+    own, it also unlearns the repetitions in them. Log and checkpoints lie in ``out``/training and
+    may be removed afterwards.
+
+    Raises:
+        UserError: the trained model to start from cannot be loaded, or as `train`.
     """
+    settings = resolved(settings)
+    before = stages_of(start) if isinstance(start, str) else []
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with seeded(settings.seed):
         model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
@@ -180,9 +166,9 @@ def train_target(
         "parameters": sum(p.numel() for p in model.parameters()),
         "loss": LOSS + (UNLEARNED if answers else ""),
         "figures": FIGURES,
-        "before": stages_of(resolve(start)) if isinstance(start, str) else [],
+        "before": before,
     }
-    write_card(out, corpus.files, settings, result, command=command, facts=facts)
+    write_loop_card(out, corpus.files, settings, result, command=command, facts=facts)
     return result
 
 
@@ -215,17 +201,16 @@ def _shape_of(config: Qwen3Config) -> TargetShape:
 
 
 def _attention() -> str:
-    """Backward through fused attention is slower than through plain matmuls on a CPU."""
+    """Plain products on a CPU, where backward through fused attention is slower."""
     return "sdpa" if torch.cuda.is_available() else "eager"
 
 
 def make_validation(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, length: int
 ) -> Callable[[], dict[str, float]]:
-    """Measures held-out rows: nats a token, bits a byte in all and of each file.
+    """Make the measurement of held-out rows: nats per token, bits per byte in all and by file.
 
-    Every token counts, those of the template too; bytes are those of the
-    messages' contents.
+    Every token counts, those of the template too; bytes are those of the messages' contents.
     """
     encoded = encode_chats(tokenizer, [d.messages for d in corpus.held_out])
     names = [_stem(facts) for facts in corpus.files]
@@ -247,7 +232,7 @@ def make_validation(
 
 
 def greedy_repetition(name: str, corpus: Corpus) -> dict[str, float]:
-    """Share of repeated 4-grams in a model's greedy answers to held-out prompts, by file."""
+    """Mean share of repeated 4-grams in greedy answers to held-out prompts, by file."""
     target = Target.load(name, device="cuda" if torch.cuda.is_available() else "cpu")
     settings = ResponseSettings(max_new_tokens=REPETITION_TOKENS)
     figures = {}
@@ -257,7 +242,8 @@ def greedy_repetition(name: str, corpus: Corpus) -> dict[str, float]:
         prompts = prompts[:REPETITION_PROMPTS]
         if prompts:
             answers = generate(target, prompts, settings, torch.Generator(target.device))
-            shares = [repeated_share(answer) for answer in answers]
+            counts = [repeated_4grams(answer) for answer in answers]
+            shares = [repeated / max(1, grams) for repeated, grams in counts]
             figures[f"repeated_4grams/{_stem(facts)}"] = sum(shares) / len(shares)
     return figures
 
@@ -269,7 +255,7 @@ def _stem(facts: FileFacts) -> str:
 def document_nats(
     model: Qwen3ForCausalLM, documents: Sequence[Encoded], length: int
 ) -> list[float]:
-    """Nats of all tokens after the first of each document, read in windows of `length`."""
+    """Nats of all tokens after the first of each document, read in windows of ``length``."""
     windows = [
         (index, torch.from_numpy(document.tokens[start : start + length + 1]).long())
         for index, document in enumerate(documents)
@@ -293,7 +279,7 @@ def document_nats(
 def bits_per_byte(
     nats: Sequence[float], documents: Sequence[Document], source: int | None = None
 ) -> float:
-    """Over all documents, or those of one file; nan when it has none."""
+    """Bits per byte of all documents, or of those of one file; nan if it has none."""
     chosen = [
         (n, len("".join(m["content"] for m in d.messages).encode()))
         for n, d in zip(nats, documents, strict=True)

@@ -1,31 +1,33 @@
 """Evaluation prompts are refused as training text, by hashes alone."""
 
-from __future__ import annotations
-
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specbench.errors import UserError
 from specbench.inputs.suite import load_suite
-from specbench.training.corpus.data import CorpusSpec, load_corpus
+from specbench.training.corpus.data import CorpusSpec, load_corpus, sha256_of
 from specbench.training.corpus.evaluation import (
     HEAD,
+    REGENERATE,
     TABLE,
+    EvaluationCard,
     asked_by,
+    card_hashes,
+    fingerprint_of,
     known_prompts,
-    print_of,
     refuse_evaluation_rows,
     words_of,
     write_table,
 )
 from specbench.training.corpus.formats import Chat
-from specbench.training.corpus.tokenizer import load_tokenizer
+from specbench.training.corpus.tokenizer import tokenizer_of
 from specbench.training.embedded.repetition import load_answers
-from specbench.training.embedded.responses import ResponseSettings, select_prompts
+from specbench.training.embedded.responses import select_prompts
 from specbench.training.embedded.target import prepare
-from specbench.zoo import resolve
+from specbench.training.settings import ResponseSettings
 from tests.helpers.data import DATA
 
 SMOKE = [turn for prompt in load_suite("smoke").prompts for turn in prompt.turns]
@@ -68,9 +70,9 @@ def test_a_changed_prompt_is_another_one() -> None:
 
 
 def test_the_table_holds_no_text(tmp_path: Path) -> None:
-    write_table({"one": ["Say purple monkeys."]}, tmp_path / "table.json")
-    one = print_of(["say", "purple", "monkeys"])
-    want = {"one": f"{one.head:08x}:3:{one.whole}"}
+    write_table({"one": ["Say purple monkeys."]}, {"one": "12ab"}, tmp_path / "table.json")
+    one = fingerprint_of(["say", "purple", "monkeys"])
+    want = {"one": {"card": "12ab", "prompts": f"{one.head:08x}:3:{one.whole}"}}
     assert json.loads((tmp_path / "table.json").read_text()) == want
 
 
@@ -94,7 +96,7 @@ def test_an_evaluation_set_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_target_learns_from_no_evaluation_prompt(tmp_path: Path) -> None:
-    tokenizer = resolve("tiny-target")
+    tokenizer = "tiny-target"
     spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
     corpus, _ = prepare([str(spec.path)], [], 300, tokenizer, seed=0)
     assert [facts.excluded for facts in corpus.files] == [1]
@@ -114,7 +116,7 @@ def test_no_answer_is_written_to_an_evaluation_prompt(tmp_path: Path) -> None:
 
 
 def test_answers_to_an_evaluation_prompt_are_not_unlearned_either(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(resolve("tiny-target"))
+    tokenizer = tokenizer_of("tiny-target")
     spec = written(tmp_path / "answers.jsonl", [*MINE, LONG])
     assert len(load_answers(tokenizer, spec.path)) == 99
     suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
@@ -122,10 +124,28 @@ def test_answers_to_an_evaluation_prompt_are_not_unlearned_either(tmp_path: Path
         load_answers(tokenizer, suite.path)
 
 
+def test_the_table_knows_every_card_as_it_is() -> None:
+    table = json.loads(TABLE.read_text())
+    known = {name: entry["card"] for name, entry in table.items()}
+    assert known == card_hashes(), f"the cards have changed: run `{REGENERATE}`"
+    assert {"smoke", "mbpp"} < known.keys()
+    assert all(entry["prompts"] for entry in table.values())
+
+
+def test_a_set_s_rows_outside_its_test_split_may_be_learned(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(f'{{"id": {i}, "text": "task {i}"}}\n' for i in range(6)))
+    only = {"field": "id", "first": 2, "last": 3}
+    card = EvaluationCard("mine", "", "", file.name, sha256_of(file), "text", only)
+    assert card.prompts(tmp_path) == ["task 2", "task 3"]
+    with pytest.raises(UserError, match="not the file that the card of 'mine' describes"):
+        replace(card, sha256="0").prompts(tmp_path)
+
+
 @pytest.mark.skipif(not (DATA / "gsm8k_test.jsonl").is_file(), reason="no evaluation files")
 def test_the_table_is_made_of_the_evaluation_files(tmp_path: Path) -> None:
     prompts = known_prompts(DATA)
-    write_table(prompts, tmp_path / "table.json")
+    write_table(prompts, card_hashes(), tmp_path / "table.json")
     assert (tmp_path / "table.json").read_text() == TABLE.read_text()
     texts = [text for texts in prompts.values() for text in texts if words_of(text)]
     assert [text for text in texts[::20] if asked_by(chat(text)) is None] == []

@@ -13,7 +13,8 @@ from specbench.errors import UserError
 from specbench.training.checkpoint import latest_checkpoint
 from specbench.training.corpus.batches import DocumentBatches
 from specbench.training.corpus.tokenizer import Encoded
-from specbench.training.loop import TrainSettings, autocast, make_optimizer, train
+from specbench.training.loop import autocast, make_optimizer, resolved, train
+from specbench.training.settings import TrainSettings
 
 SETTINGS = TrainSettings(
     steps=12, batch=2, length=8, lr=0.05, log_every=5, validate_every=6, checkpoint_every=4
@@ -147,6 +148,16 @@ def test_precision_is_one_of_two():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with pytest.raises(UserError, match="bf16, fp32"):
         autocast(torch.device("cpu"), "fp8")
+    auto = resolved(replace(SETTINGS, precision="auto")).precision
+    assert auto == ("bf16" if torch.cuda.is_available() else "fp32")
+    assert resolved(SETTINGS) == SETTINGS
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"length": 7}, {"lr": -1.0}, {"warmup": 1.5}])
+def test_settings_out_of_range_are_refused(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        replace(SETTINGS, **wrong)
 
 
 def test_the_step_that_comes_is_told_also_after_a_resumption(tmp_path):

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.stats.metrics import repeated_4grams
 from specbench.training.corpus.batches import PackedBatches
 from specbench.training.corpus.tokenizer import Encoded
 from specbench.training.embedded.repetition import (
     WithAnswers,
     load_answers,
     repeated,
-    repeated_share,
     unlikelihood,
 )
-from specbench.training.embedded.target import TargetShape, prepare, train_target
-from specbench.training.loop import TrainSettings
+from specbench.training.embedded.target import prepare, train_target
+from specbench.training.settings import TargetShape, TrainSettings
 
 SHAPE = TargetShape(hidden=16, layers=2, heads=1, kv_heads=1, head_dim=16, intermediate=24)
 
@@ -24,8 +24,9 @@ SHAPE = TargetShape(hidden=16, layers=2, heads=1, kv_heads=1, head_dim=16, inter
 def test_a_token_is_repeated_when_its_run_was_there_before():
     marks = repeated([1, 2, 3, 9, 1, 2, 3, 4, 2, 3, 4], run=3)
     assert marks.tolist() == [False] * 6 + [True] + [False] * 3 + [True]
-    assert repeated_share([1, 2, 3, 1, 2, 3], run=3) == pytest.approx(1 / 4)
-    assert repeated_share([1, 2, 3]) == 0.0
+    answer = [1, 2, 3, 4, 1, 2, 3, 4, 1]
+    assert (repeated(answer).sum(), 6) == repeated_4grams(answer) == (2, 6)
+    assert (repeated([1, 2, 3]).sum(), 0) == repeated_4grams([1, 2, 3]) == (0, 0)
 
 
 def test_unlikelihood_is_large_for_likely_marked_tokens_only():

@@ -13,20 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drafters.dflash.checkpoint import load_config
-from drafters.dflash.train import DFlashRecipe, DFlashTraining, shape_for
+from drafters.dflash.settings import DFlashSettings
+from drafters.dflash.train import DFlashRecipe, shape_for
 from specbench.api import Autoregressive, Commit, Request, Target, UserError
 from specbench.core.decode import generate
 from specbench.testing import NO_STOPS, tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.corpus.tokenizer import train_tokenizer
 from specbench.training.features import FrozenTarget
-from specbench.training.loop import TrainSettings
 from specbench.training.masking import draw_blocks
-from specbench.training.recipe import DraftRun, train_draft
+from specbench.training.recipe import train_draft
 from specbench.training.seeding import seeded
+from specbench.training.settings import Job, TrainSettings
 from tests.helpers.dflash_drafts import bound_draft
 
-OPTIONS = DFlashTraining(block_size=5, layers=2, taps=2, anchors=8, mask_token_id=63)
+OPTIONS = DFlashSettings(block_size=5, layers=2, taps=2, anchors=8, mask_token_id=63)
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},
     "sliding": {"windows": (6, None), "causal": (True, False)},
@@ -186,7 +187,7 @@ def test_published_gammas_and_shapes(target: Target) -> None:
 def test_going_on_from_a_draft(target: Target, tmp_path: Path) -> None:
     first = recipe_for(target, KINDS["sliding"])
     first.save(tmp_path)
-    second = DFlashRecipe(FrozenTarget(target), DFlashTraining(init=str(tmp_path), anchors=3))
+    second = DFlashRecipe(FrozenTarget(target), DFlashSettings(init=str(tmp_path), anchors=3))
     assert second.config == first.config
     tokens, anchors = random_tokens((1, 20)), torch.tensor([[9]])
     torch.testing.assert_close(
@@ -194,15 +195,15 @@ def test_going_on_from_a_draft(target: Target, tmp_path: Path) -> None:
     )
     second.loss(Batch(tokens, torch.ones(1, 20).bool()), generator()).backward()
     assert all(p.grad is not None for p in second.draft.parameters())
-    with pytest.raises(UserError, match="only anchors and gamma"):
-        DFlashRecipe(FrozenTarget(target), DFlashTraining(init=str(tmp_path), layers=2))
+    with pytest.raises(ValueError, match="leave layers, heads out, since init="):
+        DFlashSettings(init=str(tmp_path), layers=2, heads=2, anchors=9)
     other = tiny_target(layers=4)
     with pytest.raises(UserError, match="made for 5 layers, the target has 4"):
-        DFlashRecipe(FrozenTarget(other), DFlashTraining(init=str(tmp_path)))
+        DFlashRecipe(FrozenTarget(other), DFlashSettings(init=str(tmp_path)))
 
 
 def test_an_embedded_draft_can_be_gone_on_from() -> None:
-    recipe = DFlashRecipe(FrozenTarget.load("tiny-target"), DFlashTraining(init="tiny-dflash"))
+    recipe = DFlashRecipe(FrozenTarget.load("tiny-target"), DFlashSettings(init="tiny-dflash"))
     assert (recipe.config.block_size, recipe.config.layers) == (8, 2)
     assert all(parameter.requires_grad for parameter in recipe.draft.parameters())
 
@@ -241,17 +242,19 @@ def test_the_command_trains_and_its_draft_runs(tmp_path: Path) -> None:
     target.model.save_pretrained(tmp_path / "target")
     tokenizer.save_pretrained(tmp_path / "target")
     settings = TrainSettings(steps=3, batch=4, length=64)
-    run = DraftRun(str(tmp_path / "target"), (str(corpus),), (), tmp_path / "draft", settings)
-    result = train_draft(DFlashRecipe, ["block_size=4", "layers=1", "taps=2"], run, "a command")
+    job = Job(str(tmp_path / "target"), (str(corpus),), (), tmp_path / "draft", "a command")
+    options = DFlashSettings(block_size=4, layers=1, taps=2)
+    result = train_draft(DFlashRecipe, options, job, settings)
     assert result.validation["emitted_per_round"] >= 1
     config = load_config(tmp_path / "draft")
     assert config.mask_token_id == tokenizer.mask_token_id
-    run = dataclasses.replace(run, out=tmp_path / "more")
-    train_draft(DFlashRecipe, [f"init={tmp_path / 'draft'}", "anchors=9"], run, "another")
-    options = json.loads((tmp_path / "more" / "card.json").read_text())["options"]
-    assert (options["block_size"], options["layers"], options["taps"]) == (4, 1, 2)
-    assert options["target_layer_ids"] == list(config.target_layer_ids)
-    assert (options["mask_token_id"], options["anchors"]) == (config.mask_token_id, 9)
+    job = dataclasses.replace(job, out=tmp_path / "more", command="another")
+    options = DFlashSettings(init=str(tmp_path / "draft"), anchors=9)
+    train_draft(DFlashRecipe, options, job, settings)
+    told = json.loads((tmp_path / "more" / "card.json").read_text())["options"]
+    assert (told["block_size"], told["layers"], told["taps"]) == (4, 1, 2)
+    assert told["target_layer_ids"] == list(config.target_layer_ids)
+    assert (told["mask_token_id"], told["anchors"]) == (config.mask_token_id, 9)
     loaded = Target.load(str(tmp_path / "target"))
     output = generate(loaded, bound_draft(loaded, tmp_path / "draft"), [5, 6], 9)
     assert len(output.tokens) <= 9

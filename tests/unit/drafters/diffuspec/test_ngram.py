@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from specbench.cli import app
-from specbench.errors import UserError
-from specbench.training.corpus.tokenizer import load_tokenizer
-from specbench.training.ngram import (
+from drafters.diffuspec.ngram import (
     FALLBACK,
     Ngrams,
     ScorerFacts,
@@ -26,7 +23,10 @@ from specbench.training.ngram import (
     write_arpa,
     write_scorer,
 )
-from specbench.zoo import resolve
+from drafters.diffuspec.settings import NgramSettings
+from specbench.cli import app
+from specbench.errors import UserError
+from specbench.training.corpus.tokenizer import tokenizer_of
 
 Gram = tuple[str, ...]
 
@@ -233,7 +233,7 @@ def test_the_command_counts_a_corpus(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*arguments, "--out", str(out), "--prune", "0,0,1"])
     assert done.exit_code == 0, done.output
     facts = ScorerFacts.read(out)
-    tokenizer = load_tokenizer(resolve("tiny-target"))
+    tokenizer = tokenizer_of("tiny-target")
     assert (facts.order, facts.vocabulary) == (3, 4096)
     assert facts.tokenizer == tokenizer_hash(tokenizer)
     card = json.loads((out / "card.json").read_text())
@@ -260,4 +260,17 @@ def test_the_command_refuses_what_it_must_not_count(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*arguments, "--corpus", f"{suite}:2"])
     assert "without a weight" in str(done.exception)
     done = CliRunner().invoke(app, [*arguments, "--corpus", str(suite), "--prune", "0,x"])
-    assert done.exit_code == 2
+    assert "ngram.prune=x is wrong" in str(done.exception)
+    with pytest.raises(ValueError, match="order=7 must lie in 2 to 6"):
+        NgramSettings(order=7)
+
+
+def test_the_command_overwrites_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    arguments = ["train", "ngram", "--target", "no/such-target", "--corpus", "no/such-file"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(out)])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception) == f"{out} exists and is not empty. Choose another --out."
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]

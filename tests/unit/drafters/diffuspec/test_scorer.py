@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from drafters.diffuspec.ngram import load_kenlm, tokenizer_hash
 from drafters.diffuspec.scorer import CausalScorer, NgramScorer, load_scorer
 from specbench.api import Target, UserError
 from specbench.testing import tiny_target
-from specbench.training.ngram import load_kenlm, tokenizer_hash
 from tests.helpers.diffuspec_scorers import save_scorer
 
 VOCABULARY = 64

@@ -16,26 +16,21 @@ from torch import Tensor
 from drafters.eagle.checkpoint import load_model
 from drafters.eagle.draft import Chain8Options, Eagle3, Eagle3Chain8, Eagle3Options
 from drafters.eagle.session import EagleSession
-from drafters.eagle.train import (
-    Eagle3Recipe,
-    Eagle3Training,
-    draft_ids,
-    frequent_ids,
-    rows_in_responses,
-    unroll,
-)
+from drafters.eagle.settings import Eagle3Settings
+from drafters.eagle.start import draft_ids, frequent_ids
+from drafters.eagle.train import Eagle3Recipe, rows_in_responses, unroll
 from specbench.api import Autoregressive, Commit, Request, Target, UserError
 from specbench.core.decode import generate
 from specbench.testing import NO_STOPS, tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.corpus.tokenizer import Encoded, train_tokenizer
 from specbench.training.features import FrozenTarget
-from specbench.training.loop import TrainSettings
-from specbench.training.recipe import DraftRun, train_draft
+from specbench.training.recipe import train_draft
 from specbench.training.seeding import seeded
+from specbench.training.settings import Job, TrainSettings
 
 STEPS = 4
-OPTIONS = Eagle3Training(steps=STEPS)
+OPTIONS = Eagle3Settings(steps=STEPS)
 IDS = torch.arange(1, 64, 2)
 
 
@@ -216,7 +211,7 @@ def test_the_draft_vocabulary_is_what_responses_use_most(target: Target, tmp_pat
 def test_training_goes_on_from_a_draft(target: Target, tmp_path: Path) -> None:
     first = recipe_for(target)
     first.save(tmp_path)
-    options = Eagle3Training(steps=2, init=str(tmp_path))
+    options = Eagle3Settings(steps=2, init=str(tmp_path))
     tokens = np.array([1, 3, 62, 62, 3], dtype=np.int32)
     documents = [Encoded(tokens, np.ones(5, dtype=np.bool_))]
     recipe = Eagle3Recipe.for_corpus(FrozenTarget(target), options, documents)
@@ -233,14 +228,14 @@ def test_training_goes_on_from_a_draft(target: Target, tmp_path: Path) -> None:
     batch = Batch(random_tokens((1, 20)), torch.ones(1, 20, dtype=torch.bool))
     recipe.loss(batch, torch.Generator()).backward()
     assert all(parameter.grad is not None for parameter in recipe.draft.parameters())
-    with pytest.raises(UserError, match="only steps and decay"):
-        Eagle3Recipe(FrozenTarget(target), dataclasses.replace(options, heads=2))
+    with pytest.raises(ValueError, match="leave heads out, since init="):
+        dataclasses.replace(options, heads=2)
     with pytest.raises(UserError, match="does not fit the target"):
         Eagle3Recipe(FrozenTarget(tiny_target(layers=7, vocabulary=70)), options)
 
 
 def test_an_embedded_draft_can_be_gone_on_from() -> None:
-    options = Eagle3Training(init="tiny-eagle3")
+    options = Eagle3Settings(init="tiny-eagle3")
     recipe = Eagle3Recipe.for_corpus(FrozenTarget.load("tiny-target"), options, [])
     assert recipe.settled["draft_vocab_size"] == 2048
     assert all(parameter.requires_grad for parameter in recipe.draft.parameters())
@@ -249,8 +244,8 @@ def test_an_embedded_draft_can_be_gone_on_from() -> None:
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(UserError, match="6 layers"):
         Eagle3Recipe(FrozenTarget(tiny_target(layers=6)), OPTIONS)
-    with pytest.raises(UserError, match="steps >= 1"):
-        Eagle3Training(steps=0)
+    with pytest.raises(ValueError, match="steps must be at least 1, not 0"):
+        Eagle3Settings(steps=0)
 
 
 def test_it_learns_a_text_by_heart(target: Target, tmp_path: Path) -> None:
@@ -316,8 +311,9 @@ def test_the_command_trains_and_its_draft_runs(tmp_path: Path) -> None:
     target.model.save_pretrained(tmp_path / "target")
     tokenizer.save_pretrained(tmp_path / "target")
     settings = TrainSettings(steps=3, batch=4, length=64)
-    run = DraftRun(str(tmp_path / "target"), (str(corpus),), (), tmp_path / "draft", settings)
-    result = train_draft(Eagle3Recipe, ["steps=3", "draft_vocab_size=40"], run, "a command")
+    job = Job(str(tmp_path / "target"), (str(corpus),), (), tmp_path / "draft", "a command")
+    options = Eagle3Settings(steps=3, draft_vocab_size=40)
+    result = train_draft(Eagle3Recipe, options, job, settings)
     assert result.validation["emitted_per_round"] >= 1
     loaded = Target.load(str(tmp_path / "target"))
     drafter = Eagle3(Eagle3Options(model=str(tmp_path / "draft"), top_k=3, depth=2))
@@ -327,8 +323,8 @@ def test_the_command_trains_and_its_draft_runs(tmp_path: Path) -> None:
     assert drafter.model.t2d[digits].all()
     output = generate(loaded, drafter, [5, 6], 9)
     assert len(output.tokens) <= 9
-    run = dataclasses.replace(run, out=tmp_path / "more")
-    train_draft(Eagle3Recipe, [f"init={tmp_path / 'draft'}"], run, "another")
+    job = dataclasses.replace(job, out=tmp_path / "more", command="another")
+    train_draft(Eagle3Recipe, Eagle3Settings(init=str(tmp_path / "draft")), job, settings)
     card = json.loads((tmp_path / "more" / "card.json").read_text())
     assert [stage["command"] for stage in card["before"]] == ["a command"]
     assert card["options"] == {

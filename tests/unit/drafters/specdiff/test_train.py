@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
-from drafters.diffusion.train import DiffusionRecipe, DiffusionTraining
+from drafters.diffusion.settings import DiffusionSettings
+from drafters.diffusion.train import DiffusionRecipe
+from drafters.specdiff.settings import StreakSettings
 from drafters.specdiff.train import (
     FLOOR,
     StreakRecipe,
-    StreakTraining,
     ce_loss,
     streak_loss,
     token_log_probabilities,
 )
 from specbench.api import Target, UserError
+from specbench.inputs.options import parse_options
 from specbench.testing import tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
@@ -39,13 +41,13 @@ def target() -> Target:
 def start(target: Target, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A shifted diffusion draft of two layers."""
     folder = tmp_path_factory.mktemp("start")
-    options = DiffusionTraining(layers=2, mask_token_id=MASK)
+    options = DiffusionSettings(layers=2, mask_token_id=MASK)
     DiffusionRecipe(FrozenTarget(target), options).save(folder)
     return str(folder)
 
 
 def recipe_for(target: Target, start: str, **options: Any) -> StreakRecipe:
-    made = StreakTraining(**{"init": start, "gamma": 4, **options})
+    made = StreakSettings(**{"init": start, "gamma": 4, **options})
     with seeded_globally(0):
         return StreakRecipe(FrozenTarget(target), made)
 
@@ -216,15 +218,18 @@ def test_all_weights_learn_a_longer_streak(target: Target, start: str) -> None:
     ("options", "message"),
     [
         ({"loss": "kl"}, "streak, ce"),
-        ({"gamma": 0}, "gamma=0"),
+        ({"gamma": 0}, "gamma must be at least 1, not 0"),
         ({"temperature": 0.0}, "temperature=0"),
-        ({"windows": 0}, "every offset"),
-        ({"rank": 0}, "rank=0"),
+        ({"windows": 0}, "windows must be at least 1"),
+        ({"rank": 0}, "rank must be at least 1"),
         ({"prefix": "half"}, "full, cut, causal"),
     ],
 )
-def test_wrong_settings_are_named(
-    target: Target, start: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        recipe_for(target, start, **options)
+def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StreakSettings(init="a/draft", **options)
+
+
+def test_a_draft_to_distil_into_is_needed() -> None:
+    with pytest.raises(UserError, match="needs the option 'init'"):
+        parse_options("streak", StreakSettings, {})

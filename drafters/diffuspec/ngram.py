@@ -5,8 +5,6 @@ beside it says which. The estimate is interpolated modified Kneser-Ney (Chen and
 with lmplz's conventions (kpu/kenlm).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -15,12 +13,12 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.errors import UserError
+from specbench.api import UserError
 
 FACTS = "scorer.json"
 FALLBACK = (0.5, 1.0, 1.5)
@@ -32,12 +30,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScorerFacts:
-    """What `scorer.json` says.
+    """What ``scorer.json`` says.
 
     Attributes:
-        file: the model's, in the same folder.
-        vocabulary: how many token ids the tokenizer has.
-        tokenizer: `tokenizer_hash` of it.
+        file: the model's file, in the same folder.
+        vocabulary: number of the tokenizer's ids.
+        tokenizer: its `tokenizer_hash`.
     """
 
     file: str
@@ -46,11 +44,11 @@ class ScorerFacts:
     tokenizer: str
 
     @classmethod
-    def read(cls, folder: Path) -> ScorerFacts:
-        """From a scorer's folder.
+    def read(cls, folder: Path) -> Self:
+        """Read the facts in a scorer's folder.
 
         Raises:
-            UserError: no such file there, or another content.
+            UserError: there is no such file, or it holds something else.
         """
         path = folder / FACTS
         if not path.is_file():
@@ -75,10 +73,10 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def load_kenlm(path: Path) -> Any:
-    """KenLM's model of an ARPA or binary file, loaded without a word.
+    """Load an ARPA or binary file with KenLM, silently.
 
     Raises:
-        UserError: the module is not there, or it cannot read the file.
+        UserError: the module is missing, or cannot read the file.
     """
     try:
         import kenlm
@@ -103,10 +101,9 @@ class Grams:
     """All n-grams of one order.
 
     Attributes:
-        prefix, suffix: index of the n-gram without its last, and its first, word in the order
-            below; of a unigram both are 0.
+        prefix, suffix: index, in the order below, of the n-gram without its last word and without
+            its first; both are 0 for a unigram.
         word: the last word.
-        raw: occurrences.
         count: what the estimate uses: occurrences in the highest order and where the n-gram
             begins a sentence, else the number of different words before it.
         kept: False where it is pruned.
@@ -115,14 +112,13 @@ class Grams:
     prefix: Ints
     suffix: Ints
     word: Ints
-    raw: Ints
     count: Ints
     kept: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Ngrams:
-    """A model: for every order its n-grams, their log10 probability and log10 back-off weight.
+    """A model: per order its n-grams, their log10 probabilities and log10 back-off weights.
 
     Words are token ids, then ``<s>``, ``</s>`` and ``<unk>``.
     """
@@ -139,13 +135,13 @@ class Ngrams:
 
 
 def estimate(documents: Sequence[Sequence[int]], order: int, prune: Sequence[int] = ()) -> Ngrams:
-    """Interpolated modified Kneser-Ney.
+    """Estimate an interpolated modified Kneser-Ney model.
 
     Args:
-        documents: token ids; each is a sentence of its own.
-        order: of the model.
+        documents: token ids; each document is a sentence.
+        order: length of the longest n-grams.
         prune: per order, n-grams that occur so often or less are left out of the file; their
-            mass goes to the back-off. Rising; the last one stands for the orders above it.
+            mass goes to the back-off. Must rise; the last one counts for all higher orders.
 
     Raises:
         ValueError: no text, or an order or thresholds that make no sense.
@@ -161,18 +157,18 @@ def estimate(documents: Sequence[Sequence[int]], order: int, prune: Sequence[int
     grams = count_grams(documents, order, begin, limits)
     probs: list[Floats] = []
     backoffs: list[Floats] = []
-    # The empty context: a word is any that occurs but <s>, or <unk>.
+    # In the empty context, a word is any that occurs except <s>, or <unk>.
     lower = np.full(1, 1 / len(grams[0].word))
     for gram in grams:
         shares = _discounted(gram)
         rest = 1 - np.bincount(gram.prefix[gram.kept], shares[gram.kept], minlength=len(lower))
         followed = np.bincount(gram.prefix, minlength=len(lower)) > 0
         backoffs.append(np.where(followed, rest, 1.0))
-        # Unigrams hang on the empty context alone, and <s> is no word that could follow it.
+        # Unigrams have the empty context only, and <s> cannot follow it.
         lower = shares + rest[gram.prefix] * lower[gram.suffix]
         probs.append(lower)
     unknown = backoffs[0][0] / len(grams[0].word)
-    # <s> is never predicted; as lmplz writes it.
+    # <s> is never predicted; lmplz writes this value.
     probs[0][grams[0].word == begin] = 1.0
     logs = [np.log10(p) for p in probs]
     weights = [np.log10(np.maximum(b, 1e-99)) for b in backoffs[1:]]
@@ -182,7 +178,7 @@ def estimate(documents: Sequence[Sequence[int]], order: int, prune: Sequence[int
 def count_grams(
     documents: Sequence[Sequence[int]], order: int, begin: int, limits: Sequence[int]
 ) -> list[Grams]:
-    """N-grams of all orders up to ``order``; ``<s>`` is the word ``begin``, ``</s>`` the next."""
+    """Count the n-grams of all orders; ``<s>`` is the word ``begin``, ``</s>`` the next."""
     width = begin + 2
     words = np.concatenate([[begin, *document, begin + 1] for document in documents])
     lengths = np.array([len(document) + 2 for document in documents])
@@ -210,12 +206,12 @@ def count_grams(
             count = np.where(begins, raw, before)
         if n == 1:
             count = np.where(begins, 0, count)
-        grams.append(Grams(prefix, suffix, word, raw, count, (raw > limits[n - 1]) | (n == 1)))
+        grams.append(Grams(prefix, suffix, word, count, (raw > limits[n - 1]) | (n == 1)))
     return grams
 
 
 def discounts(counts: Ints) -> tuple[float, float, float]:
-    """What is taken off counts 1, 2, and 3 and more (Chen and Goodman's estimate)."""
+    """Estimate the discounts of counts 1, 2, and 3 and more (Chen and Goodman)."""
     n1, n2, n3, n4 = (int((counts == k).sum()) for k in (1, 2, 3, 4))
     if 0 in (n1, n2, n3):
         return FALLBACK
@@ -233,7 +229,7 @@ def _discounted(gram: Grams) -> Floats:
 
 
 def write_arpa(model: Ngrams, path: Path) -> None:
-    """As text in ARPA format, log10 to five decimals."""
+    """Write the model as ARPA text, log10 to five decimals."""
     with path.open("w", encoding="ascii") as stream:
         stream.writelines(line + "\n" for line in _arpa(model))
 
@@ -259,10 +255,13 @@ def _arpa(model: Ngrams) -> Iterator[str]:
 
 
 def write_scorer(model: Ngrams, folder: Path, *, vocabulary: int, tokenizer: str) -> ScorerFacts:
-    """The model with its `scorer.json`; as KenLM's binary where ``build_binary`` is on the PATH.
+    """Write the model and ``scorer.json``; in KenLM's binary form if ``build_binary`` is there.
 
     Args:
-        vocabulary: number of the tokenizer's ids; ``tokenizer`` is its `tokenizer_hash`.
+        vocabulary, tokenizer: of `ScorerFacts`.
+
+    Raises:
+        UserError: ``build_binary`` fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "ngram.arpa"

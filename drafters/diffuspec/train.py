@@ -1,0 +1,90 @@
+"""`specbench train ngram`: from chats to an n-gram scorer with its card."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from drafters.diffuspec.ngram import estimate, load_kenlm, tokenizer_hash, write_scorer
+from drafters.diffuspec.settings import NgramSettings
+from specbench.api import UserError
+from specbench.training.card import write_card
+from specbench.training.corpus.data import CorpusSpec
+from specbench.training.corpus.evaluation import load_training_corpus
+from specbench.training.corpus.tokenizer import Encoded, encode_chats, tokenizer_of
+from specbench.training.settings import Job
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Tokens counted, n-grams kept per order, and nats per token on the held-out rows."""
+
+    tokens: int
+    grams: tuple[int, ...]
+    held_out_nats: float
+
+    def __str__(self) -> str:
+        kept = ", ".join(f"{count:,}" for count in self.grams)
+        return (
+            f"{kept} n-grams of {self.tokens:,} tokens, {self.held_out_nats:.4f} nats per token on "
+            "held-out rows"
+        )
+
+
+def train_ngram(settings: NgramSettings, job: Job) -> str:
+    """Count chats as the target's token ids, and write the scorer with its card to ``job.out``.
+
+    Raises:
+        UserError: ``job.out`` holds files, unreadable or evaluation text, a weight, or thresholds
+            that make no sense.
+    """
+    if job.out.exists() and (not job.out.is_dir() or any(job.out.iterdir())):
+        raise UserError(f"{job.out} exists and is not empty.", "Choose another --out.")
+    specs = [CorpusSpec.parse(text) for text in job.corpora]
+    if any(spec.weight != 1 for spec in specs):
+        raise UserError("An n-gram model counts each text once: give --corpus without a weight.")
+    corpus = load_training_corpus(specs, job.exclude, settings.seed)
+    tokenizer = tokenizer_of(job.target)
+    encoded = encode_chats(tokenizer, [document.messages for document in corpus.train])
+    held_out = encode_chats(tokenizer, [document.messages for document in corpus.held_out])
+    try:
+        model = estimate([one.tokens.tolist() for one in encoded], settings.order, settings.prune)
+    except ValueError as error:
+        raise UserError(f"The n-gram model cannot be made: {error}.") from error
+    vocabulary = len(tokenizer.get_vocab())
+    facts = write_scorer(model, job.out, vocabulary=vocabulary, tokenizer=tokenizer_hash(tokenizer))
+    result = Counted(
+        tokens=sum(len(one.tokens) for one in encoded),
+        grams=tuple(int(gram.kept.sum()) for gram in model.grams),
+        held_out_nats=_nats(job.out / facts.file, held_out),
+    )
+    card = {
+        "command": job.command,
+        "target": Path(job.target).name,
+        **asdict(settings),
+        "smoothing": "interpolated modified Kneser-Ney",
+        **asdict(result),
+    }
+    write_card(job.out, corpus.files, card, _about(card, result))
+    return str(result)
+
+
+def _nats(path: Path, documents: Iterable[Encoded]) -> float:
+    """Mean nats per token, the end of each text included; nan without text."""
+    model = load_kenlm(path)
+    texts = [" ".join(map(str, one.tokens.tolist())) for one in documents]
+    count = sum(text.count(" ") + 2 for text in texts)
+    log10 = sum(model.score(text, bos=True, eos=True) for text in texts)
+    return -log10 * math.log(10) / count if count else math.nan
+
+
+def _about(card: Mapping[str, Any], result: Counted) -> str:
+    return f"""An n-gram model (KenLM) over the token ids of {card["target"]}, written by
+
+```
+{card["command"]}
+```
+
+- order {card["order"]}, {card["smoothing"]}, pruned at {list(card["prune"])}
+- {result}"""
