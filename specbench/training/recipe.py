@@ -87,9 +87,9 @@ def train_draft(
         UserError: unreadable or evaluation text, or a target or an earlier draft that does not fit.
     """
     settings = resolved(settings)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     target = FrozenTarget.load(job.target, device=device)
-    init = options.init if isinstance(options, DraftSettings) else None
+    init = isinstance(options, DraftSettings) and options.init
     before = stages_of(init) if init else []
     specs = [CorpusSpec.parse(text) for text in job.corpora]
     corpus = load_training_corpus(specs, job.exclude, settings.seed)
@@ -109,15 +109,19 @@ def train_draft(
         resume=resume,
     )
     recipe.save(job.out)
-    facts = {
-        "recipe": f"{recipe_type.__module__}.{recipe_type.__name__}",
-        "target": Path(job.target).name,
-        "options": asdict(options) | recipe.settled,
-        "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
-        "before": before,
-    }
+    facts = {"target": Path(job.target).name, **_facts(recipe, options), "before": before}
     write_loop_card(job.out, corpus.files, settings, result, command=job.command, facts=facts)
     return result
+
+
+def _facts(recipe: Recipe, options: RecipeSettings) -> dict[str, Any]:
+    """What a recipe's card says about it."""
+    kind = type(recipe)
+    return {
+        "recipe": f"{kind.__module__}.{kind.__name__}",
+        "options": asdict(options) | recipe.settled,
+        "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
+    }
 
 
 def _batches(

@@ -1,11 +1,12 @@
 """Rows of public data files as chats: one small adapter per set of field names."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 Row = dict[str, Any]
 Chat = list[dict[str, str]]
+Adapter = Callable[[Row], list[Chat]]
 
 BOXED_INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 FUNCTION_INSTRUCTION = (
@@ -36,36 +37,32 @@ def _fence(code: str) -> str:
     return f"```python\n{body}\n```"
 
 
-def _messages(row: Row) -> Iterator[Chat]:
-    yield [{"role": m["role"], "content": m["content"]} for m in row["messages"]]
+def _turns(field: str) -> Adapter:
+    return lambda row: [[{"role": m["role"], "content": m["content"]} for m in row[field]]]
 
 
-def _turns(row: Row) -> Iterator[Chat]:
-    yield [{"role": m["role"], "content": m["content"]} for m in row["turns"]]
-
-
-def _question(row: Row) -> Iterator[Chat]:
+def _question(row: Row) -> list[Chat]:
     """GSM8K: drop the calculator's annotations, box the final answer."""
     steps, _, final = re.sub(r"<<.*?>>", "", row["answer"]).rpartition("####")
     answer = f"{steps.strip()}\nThe answer is \\boxed{{{final.strip()}}}." if steps else final
-    yield _pair(f"{row['question'].strip()}\n{BOXED_INSTRUCTION}", answer)
+    return [_pair(f"{row['question'].strip()}\n{BOXED_INSTRUCTION}", answer)]
 
 
-def _problem(row: Row) -> Iterator[Chat]:
-    yield _pair(f"{row['problem'].strip()}\n{BOXED_INSTRUCTION}", row["solution"].strip())
+def _problem(row: Row) -> list[Chat]:
+    return [_pair(f"{row['problem'].strip()}\n{BOXED_INSTRUCTION}", row["solution"].strip())]
 
 
-def _task_code(row: Row) -> Iterator[Chat]:
+def _task_code(row: Row) -> list[Chat]:
     """MBPP: its code has CRLF line ends and tabs."""
     lines = row["code"].replace("\r\n", "\n").replace("\t", "    ").split("\n")
-    yield _pair(row["text"].strip(), _fence("\n".join(line.rstrip() for line in lines)))
+    return [_pair(row["text"].strip(), _fence("\n".join(line.rstrip() for line in lines)))]
 
 
-def _function(row: Row) -> Iterator[Chat]:
+def _function(row: Row) -> list[Chat]:
     """A signature with docstring and its body, in the form of the HumanEval prompts."""
     prompt = row["prompt"].strip("\n")
     whole = prompt + "\n" + row["completion"].strip("\n")
-    yield _pair(f"{FUNCTION_INSTRUCTION}\n\n{_fence(prompt)}", _fence(whole))
+    return [_pair(f"{FUNCTION_INSTRUCTION}\n\n{_fence(prompt)}", _fence(whole))]
 
 
 def _instruct(instruction: str, context: str | None, answer: str) -> Chat:
@@ -75,30 +72,26 @@ def _instruct(instruction: str, context: str | None, answer: str) -> Chat:
     return _pair(user, answer.strip())
 
 
-def _instances(row: Row) -> Iterator[Chat]:
-    for instance in row["instances"]:
-        yield _instruct(row["instruction"], instance.get("input"), instance["output"])
-
-
-def _response(row: Row) -> Iterator[Chat]:
-    yield _instruct(row["instruction"], row.get("input"), row["response"])
-
-
-def _output(row: Row) -> Iterator[Chat]:
-    yield _instruct(row["instruction"], row.get("input"), row["output"])
-
-
-def _conversations(row: Row) -> Iterator[Chat]:
-    roles = {"human": "user", "gpt": "assistant", "system": "system"}
-    yield [
-        {"role": roles.get(turn["from"], turn["from"]), "content": turn["value"]}
-        for turn in row["conversations"]
+def _instances(row: Row) -> list[Chat]:
+    return [
+        _instruct(row["instruction"], instance.get("input"), instance["output"])
+        for instance in row["instances"]
     ]
 
 
-def _tree(row: Row) -> Iterator[Chat]:
+def _instruction(answer: str) -> Adapter:
+    return lambda row: [_instruct(row["instruction"], row.get("input"), row[answer])]
+
+
+def _conversations(row: Row) -> list[Chat]:
+    roles = {"human": "user", "gpt": "assistant", "system": "system"}
+    turns = row["conversations"]
+    return [[{"role": roles.get(t["from"], t["from"]), "content": t["value"]} for t in turns]]
+
+
+def _tree(row: Row) -> list[Chat]:
     """Open Assistant: follow the best-ranked replies, and end with an assistant."""
-    root = row["prompt"]
+    root, chats = row["prompt"], []
     for reply in _ranked(root)[:OASST_PATHS]:
         path, node = [root, reply], reply
         while children := _ranked(node):
@@ -106,10 +99,11 @@ def _tree(row: Row) -> Iterator[Chat]:
             path.append(node)
         if path[-1]["role"] == "prompter":
             path.pop()
-        yield [
-            {"role": "user" if m["role"] == "prompter" else "assistant", "content": m["text"]}
-            for m in path
-        ]
+        roles = ("user" if m["role"] == "prompter" else "assistant" for m in path)
+        chats.append(
+            [{"role": role, "content": m["text"]} for role, m in zip(roles, path, strict=True)]
+        )
+    return chats
 
 
 def _ranked(node: Row) -> list[Row]:
@@ -119,24 +113,24 @@ def _ranked(node: Row) -> list[Row]:
     )
 
 
-def _text(row: Row) -> Iterator[Chat]:
-    yield [{"role": PLAIN_ROLE, "content": row["text"]}]
+def _text(row: Row) -> list[Chat]:
+    return [[{"role": PLAIN_ROLE, "content": row["text"]}]]
 
 
-ADAPTERS: tuple[tuple[frozenset[str], Callable[[Row], Iterator[Chat]]], ...] = tuple(
+ADAPTERS: tuple[tuple[frozenset[str], Adapter], ...] = tuple(
     (frozenset(names.split()), adapter)
     for names, adapter in (
-        ("messages", _messages),
+        ("messages", _turns("messages")),
         ("question answer", _question),
         ("problem solution", _problem),
         ("text code", _task_code),
         ("prompt completion", _function),
         ("message_tree_id prompt", _tree),
         ("instruction instances", _instances),
-        ("instruction response", _response),
-        ("instruction output", _output),
+        ("instruction response", _instruction("response")),
+        ("instruction output", _instruction("output")),
         ("conversations", _conversations),
-        ("turns", _turns),
+        ("turns", _turns("turns")),
         ("text", _text),
     )
 )

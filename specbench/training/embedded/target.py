@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -144,10 +145,7 @@ def train_target(
     """
     settings = resolved(settings)
     before = stages_of(start) if isinstance(start, str) else []
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with seeded(settings.seed):
-        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
-    model.to(device).train()
+    model = _started(start, tokenizer, settings.seed)
     result = train(
         model,
         next_token_loss(model, rows=settings.batch, compiled=settings.compile),
@@ -159,17 +157,20 @@ def train_target(
     )
     model.to(torch.bfloat16).save_pretrained(out)
     save_tokenizer(tokenizer, out)
-    repetition = greedy_repetition(str(out), corpus)
-    result = replace(result, validation={**result.validation, **repetition})
-    facts = {
-        "shape": asdict(_shape_of(model.config)),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "loss": LOSS + (UNLEARNED if answers else ""),
-        "figures": FIGURES,
-        "before": before,
-    }
+    figures = result.validation | greedy_repetition(str(out), corpus)
+    result = replace(result, validation=figures)
+    loss = LOSS + (UNLEARNED if answers else "")
+    facts = {**_facts(model), "loss": loss, "figures": FIGURES, "before": before}
     write_loop_card(out, corpus.files, settings, result, command=command, facts=facts)
     return result
+
+
+def _started(
+    start: TargetShape | str, tokenizer: PreTrainedTokenizerFast, seed: int
+) -> Qwen3ForCausalLM:
+    with seeded(seed):
+        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").train()
 
 
 def _batches(
@@ -187,8 +188,10 @@ def _batches(
     return WithAnswers(packed, PackedBatches(marked, [1.0] * len(marked), **shape))
 
 
-def _shape_of(config: Qwen3Config) -> TargetShape:
-    return TargetShape(
+def _facts(model: Qwen3ForCausalLM) -> dict[str, Any]:
+    """The model's shape and size, for its card."""
+    config = model.config
+    shape = TargetShape(
         hidden=config.hidden_size,
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
@@ -198,6 +201,7 @@ def _shape_of(config: Qwen3Config) -> TargetShape:
         tied=config.tie_word_embeddings,
         context=config.max_position_embeddings,
     )
+    return {"shape": asdict(shape), "parameters": sum(p.numel() for p in model.parameters())}
 
 
 def _attention() -> str:
