@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specbench.api import KVCache, Sampling, Target, UserError, draw, probabilities
 from specbench.core.kv import cache_argument
+from specbench.records.jsonl import cut_torn_line
 from specbench.training.corpus.data import CorpusSpec, read_chats
 from specbench.training.corpus.evaluation import without_evaluation
 from specbench.training.corpus.formats import PLAIN_ROLE, Chat
@@ -111,12 +112,11 @@ def _key(chat: Chat) -> str:
 
 def _answered(out: Path) -> set[str]:
     """Keys of the prompts in an earlier output; remove a last line that a kill cut short."""
+    cut_torn_line(out)
     if not out.is_file():
         return set()
     # Only a line feed ends a line: an answer may hold other characters that splitlines splits at.
-    *lines, cut_short = out.read_text(encoding="utf-8").split("\n")
-    if cut_short:
-        out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    lines = out.read_text(encoding="utf-8").split("\n")[:-1]
     return {_key(json.loads(line)["messages"][:-1]) for line in lines}
 
 
