@@ -2,7 +2,9 @@
 
 import math
 import random
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.records.jsonl import to_line
-from specbench.records.records import Sample, from_line
+from specbench.records.records import SAMPLES, Sample, load_samples
 from specbench.stats import metrics
 
 
@@ -273,8 +275,12 @@ def test_order_changes_nothing(
 def test_records_keep_the_identity_that_the_figures_rest_on(
     rows: list[tuple[str, int, list[int], float]],
 ) -> None:
-    for p, turn, emitted, seconds in rows:
-        stored = from_line(to_line(answer(p, emitted, seconds, turn=turn)))
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [to_line(answer(p, emitted, s, turn=turn)) for p, turn, emitted, s in rows]
+        (Path(folder) / SAMPLES).write_text("".join(lines))
+        read = list(load_samples(Path(folder)))
+    assert len(read) == len(rows)
+    for stored in read:
         assert stored.emitted + 1 == len(stored.output)
         histogram = metrics.emitted_histogram([stored])
         assert sum(k * n for k, n in histogram.items()) + 1 == len(stored.output)
