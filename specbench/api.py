@@ -15,11 +15,11 @@ from specbench.core.sampling import Sampling, draw, probabilities, seeded_genera
 from specbench.core.target import Target
 from specbench.drafting.adaptive import AdaptiveLength, before_stop
 from specbench.drafting.candidates import (
-    check_candidates,
     draw_candidates,
     merge_chains,
     with_candidates,
 )
+from specbench.drafting.options import ModelOptions, check_candidates
 from specbench.errors import UserError
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Drafter",
     "KVCache",
     "Kept",
+    "ModelOptions",
     "Proposal",
     "Request",
     "Rule",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from drafters.dflash.checkpoint import load_config, load_model
 from drafters.dflash.config import DFlashConfig
+from drafters.dflash.options import DFlashOptions
 from specbench.api import (
     REJECT,
     SELECT,
@@ -25,7 +25,6 @@ from specbench.api import (
     TargetView,
     UserError,
     before_stop,
-    check_candidates,
     draw,
     probabilities,
     seeded_generator,
@@ -33,38 +32,6 @@ from specbench.api import (
 )
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.drafting.layers import RopeTables, attention
-
-
-@dataclass(frozen=True)
-class DFlashOptions:
-    """Settings of `DFlash`.
-
-    Attributes:
-        model: folder or hub id of the draft.
-        revision: of the hub id.
-        block_size: rows of a block, the anchor included; None takes the trained size.
-        sample: at temperature > 0, draw from the draft's own distribution and hand it over for
-            exact rejection sampling. False always proposes the most likely tokens, one-hot (the
-            behaviour behind the paper's temperature-1 figures).
-        candidates: more than one verifies the most likely tokens and so many drafts less one,
-            drawn from the same pass, and keeps the best (rule "select"); ``sample`` is unused.
-        draft_temperature: at which they are drawn.
-        adaptive: shorten or lengthen the block from round to round (DiffuSpec's ADL; see
-            `AdaptiveLength`), up to the block size.
-        k_min: the shortest adaptive draft; None takes two thirds of the longest, as DiffuSpec does.
-    """
-
-    model: str | None = None
-    revision: str | None = None
-    block_size: int | None = None
-    sample: bool = True
-    candidates: int = 1
-    draft_temperature: float = 1.5
-    adaptive: bool = False
-    k_min: int | None = None
-
-    def __post_init__(self) -> None:
-        check_candidates(self.candidates, self.draft_temperature)
 
 
 class DFlash(Drafter):
@@ -88,10 +55,8 @@ class DFlash(Drafter):
         """Load the draft in the target's dtype, on its device.
 
         Raises:
-            UserError: no draft is named, or it does not fit the target.
+            UserError: it cannot be loaded or does not fit the target.
         """
-        if self.options.model is None:
-            raise UserError("dflash needs a draft: give its folder or hub id (--draft-model).")
         folder = find_checkpoint(self.options.model, self.options.revision)
         config = load_config(folder)
         check_fit(config, target, self.options.model)

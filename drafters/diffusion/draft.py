@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
-from drafters.diffusion.prefix import CACHES
+from drafters.diffusion.options import DiffusionOptions
 from drafters.diffusion.sampling import ORDERS, Ranked, denoise
 from drafters.diffusion.vocabulary import match
 from specbench.api import (
@@ -24,102 +24,56 @@ from specbench.api import (
     Rule,
     Sampling,
     TargetView,
-    UserError,
-    check_candidates,
     draw,
     probabilities,
     seeded_generator,
     with_candidates,
 )
 
-DRAFT_ORDERS = tuple(name for name in ORDERS if name != "first_hitting")
-"""Orders that finish in any number of steps; `first_hitting` takes one a token."""
-
 
 @dataclass(frozen=True)
-class Options:
-    """Settings of `Diffusion`.
+class DraftPlan:
+    """How a session makes a draft of what the model predicts.
 
     Attributes:
-        model: hub id or folder of the masked-diffusion model.
-        revision: of the hub id.
-        tokens: the most tokens drafted a round.
-        steps: forwards a draft takes; what they fill first is settled by ``order``.
-        order: with more than one step, one of `DRAFT_ORDERS`.
-        sample: at temperature > 0, draw every slot independently from its own marginal and hand
-            the marginals over for exact rejection sampling; one step only, since later steps
-            would see the draws. False takes the most likely tokens, one-hot. Which of the two is
-            kept more often hangs on the model: where neighbours hang together, independent draws
-            rarely fit, and where the model is unsure, its favourite is rarely said.
-        cache: "none" runs the whole prefix every forward; "prefix_causal" keeps the keys and
-            values of a causal prefix, an approximation of full attention; "block" keeps those of
-            finished blocks, exactly, in block-causal models; "auto" is "block" where the model
-            can have it and else "none".
-        map_vocabulary: draft for a target with another tokenizer, through the tokens they share.
-        candidates: more than one verifies the most likely tokens and so many drafts less one,
-            drawn from the same pass, and keeps the best (rule "select"); one step only.
-        draft_temperature: at which they are drawn.
+        tokens: the most tokens of one draft.
+        steps: forwards per draft; ``order`` says which slots are filled first.
+        sample: draw every slot from its marginal and hand the marginals over.
+        candidates: drafts handed over together; all but the first are drawn at
+            ``draft_temperature``.
     """
 
-    model: str | None = None
-    revision: str | None = None
-    tokens: int = 16
+    tokens: int
     steps: int = 1
     order: str = "low_confidence"
     sample: bool = False
-    cache: str = "auto"
-    map_vocabulary: bool = False
     candidates: int = 1
-    draft_temperature: float = 1.5
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1 or not 1 <= self.steps <= self.tokens:
-            raise UserError(
-                f"diffusion needs tokens >= 1 and steps from 1 to tokens, not {self.tokens} and "
-                f"{self.steps}."
-            )
-        for option, given, known in (
-            ("order", self.order, DRAFT_ORDERS),
-            ("cache", self.cache, ("auto", *CACHES)),
-        ):
-            if given not in known:
-                raise UserError(f"diffusion.{option} is {given!r}; it is {', '.join(known)}.")
-        if self.sample and self.steps > 1:
-            raise UserError(
-                f"diffusion.sample draws from the marginals of a single step, not of {self.steps}: "
-                "take steps=1 or sample=false."
-            )
-        check_candidates(self.candidates, self.draft_temperature)
-        if self.candidates > 1 and (self.sample or self.steps > 1):
-            raise UserError(
-                "diffusion.candidates are drawn from the marginals of a single step and handed "
-                "over without them: take steps=1 and sample=false."
-            )
+    draft_temperature: float = 1.0
 
 
 class Diffusion(Drafter):
     """The prefix and k masks through a masked-diffusion model (arXiv 2408.05636)."""
 
     name = "diffusion"
-    Options: ClassVar[type] = Options
+    Options: ClassVar[type] = DiffusionOptions
 
     @property
-    def longest(self) -> int:
-        """The most tokens of one draft."""
-        return int(self.options.tokens)
+    def plan(self) -> DraftPlan:
+        o = self.options
+        return DraftPlan(o.tokens, o.steps, o.order, o.sample, o.candidates, o.draft_temperature)
 
     @property
     def rule(self) -> Rule:
-        if self.options.candidates > 1:
+        if self.plan.candidates > 1:
             return SELECT
-        return REJECT if self.options.sample else WALK
+        return REJECT if self.plan.sample else WALK
 
     @property
     def details(self) -> dict[str, Any]:
         return {
             "family": self.model.family.name,
             "cache": self.cache,
-            "candidates": self.options.candidates,
+            "candidates": self.plan.candidates,
             "approximate": self.cache == "prefix_causal",
             "shared_vocabulary": round(self.vocabulary.share, 4),
         }
@@ -128,15 +82,10 @@ class Diffusion(Drafter):
         """Load the model in the target's dtype, on its device.
 
         Raises:
-            UserError: no model is named, it cannot be loaded or have that cache, or its
+            UserError: it cannot be loaded or have that cache, or its
                 vocabulary is not the target's.
         """
-        if self.options.model is None:
-            raise UserError(
-                f"{self.name} needs a masked-diffusion model: give its folder or hub id "
-                "(--draft-model)."
-            )
-        self.width = self.options.candidates * self.longest
+        self.width = self.plan.candidates * self.plan.tokens
         self.model = DiffusionModel.load(
             self.options.model, self.options.revision, device=target.device, dtype=target.dtype
         )
@@ -156,7 +105,7 @@ class DiffusionSession(DraftSession):
     """One sequence: the committed tokens in the drafter's ids, and masks behind them."""
 
     def __init__(self, drafter: Diffusion, request: Request) -> None:
-        self._options = drafter.options
+        self._plan = drafter.plan
         self._model = drafter.model
         self._vocabulary = drafter.vocabulary
         self._sampling = request.sampling
@@ -184,17 +133,17 @@ class DiffusionSession(DraftSession):
 
     def _most(self) -> int:
         """The most tokens of the next draft."""
-        return int(self._options.tokens)
+        return self._plan.tokens
 
     def _from(self, logits: Tensor) -> Proposal:
         """A draft from ``[count, V]`` logits of its slots in the target's ids."""
-        options = self._options
-        if options.sample and not self._sampling.greedy:
+        plan = self._plan
+        if plan.sample and not self._sampling.greedy:
             probs = probabilities(logits, self._sampling)
             uniforms = torch.rand(len(probs), generator=self._generator, device=probs.device)
             return Proposal.chain(draw(probs, uniforms), probs)
-        best, temperature = logits.argmax(-1), options.draft_temperature
-        return with_candidates(best, logits, options.candidates, temperature, self._generator)
+        best, temperature = logits.argmax(-1), plan.draft_temperature
+        return with_candidates(best, logits, plan.candidates, temperature, self._generator)
 
     def _passes(self, count: int) -> Tensor:
         """``[count, vocabulary]`` logits, drafter ids; of a slot that a step filled, that step's.
@@ -202,12 +151,12 @@ class DiffusionSession(DraftSession):
         (A model is not trained to predict what it can see, so the last pass says nothing new
         about the filled slots.)
         """
-        if self._options.steps == 1:
+        if self._plan.steps == 1:
             return self._prefix.predict_block(count)
-        order, counts = ORDERS[self._options.order]
+        order, counts = ORDERS[self._plan.order]
         contents = torch.full((count,), self._model.mask_id, device=self._model.device)
         slots = torch.arange(count, device=self._model.device)
-        steps = counts(count, min(self._options.steps, count), self._generator)
+        steps = counts(count, min(self._plan.steps, count), self._generator)
         choice = Ranked(slots, steps, order, self._generator)
         found: list[Tensor] = []
 

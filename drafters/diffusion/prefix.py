@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from drafters.diffusion.options import CACHES
 from specbench.api import KVCache, UserError
 
 if TYPE_CHECKING:
     from drafters.diffusion.model import DiffusionModel
-
-CACHES = ("none", "prefix_causal", "block")
 
 
 class Prefix:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from drafters.diffusion.draft import Diffusion, DiffusionSession
-from drafters.diffusion.prefix import CACHES
-from drafters.diffuspec.lattice import STOP_RULES, build_lattice
+from drafters.diffusion.draft import Diffusion, DiffusionSession, DraftPlan
+from drafters.diffuspec.lattice import build_lattice
+from drafters.diffuspec.options import DiffuSpecOptions
 from drafters.diffuspec.scorer import ScorerContext, load_scorer
 from drafters.diffuspec.search import search_path
 from specbench.api import (
@@ -21,94 +20,25 @@ from specbench.api import (
     Request,
     TargetView,
     before_stop,
-    check_candidates,
     with_candidates,
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of `DiffuSpec`; the defaults are the paper's.
-
-    Attributes:
-        model: hub id or folder of the masked-diffusion model.
-        revision: of the hub id.
-        search: choose the path by CPS; False drafts the most likely token of every position.
-        scorer: folder of an n-gram scorer, or a causal LM with the target's tokenizer; None takes
-            the embedded one, which fits the embedded family.
-        beam: unfinished paths that the search keeps.
-        weight: of the diffusion model in a path's score (lambda); the scorer has the rest.
-        mass: probability that a position's candidates hold together (tau).
-        max_candidates: the most candidates of a position, the stop token aside.
-        stop_rule: where a path may end in the stop token: "first-raw", "natural", "mean" or
-            "literal" (`lattice.STOP_RULES`).
-        adaptive: adapt the draft length from round to round (ADL).
-        k_min, k_max, delta, rho: of the adaptive length; see `AdaptiveLength`.
-        tokens: the draft length without ``adaptive``.
-        steps: forwards a draft takes; those before the last fill the slots the model is surest of.
-        cache: "none", "prefix_causal" (an approximation) or "block"; see `diffusion.prefix`.
-        map_vocabulary: draft for a target with another tokenizer, through the tokens they share.
-        candidates: more than one verifies the path and so many drafts less one, drawn slot by slot
-            from the same pass and as long as the path, and keeps the best (rule "select").
-        draft_temperature: at which they are drawn.
-    """
-
-    model: str | None = None
-    revision: str | None = None
-    search: bool = True
-    scorer: str | None = None
-    beam: int = 3
-    weight: float = 0.5
-    mass: float = 0.8
-    max_candidates: int = 15
-    stop_rule: str = "first-raw"
-    adaptive: bool = True
-    k_min: int = 20
-    k_max: int = 30
-    delta: int = 10
-    rho: float = 0.5
-    tokens: int = 30
-    steps: int = 1
-    cache: str = "none"
-    map_vocabulary: bool = False
-    candidates: int = 1
-    draft_temperature: float = 1.5
-
-    # What the method settles of `diffusion`'s options.
-    order: ClassVar[str] = "low_confidence"
-    sample: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        for option in ("beam", "max_candidates", "tokens", "steps"):
-            if getattr(self, option) < 1:
-                raise ValueError(f"{option} must be at least 1, not {getattr(self, option)}")
-        if not 0 <= self.weight <= 1 or not 0 < self.mass <= 1:
-            raise ValueError(
-                f"weight must lie in [0, 1] and mass in (0, 1], not {self.weight} and {self.mass}"
-            )
-        for option, known in (("stop_rule", STOP_RULES), ("cache", CACHES)):
-            if getattr(self, option) not in known:
-                given = getattr(self, option)
-                raise ValueError(f"{option} is one of {', '.join(known)}, not {given!r}")
-        check_candidates(self.candidates, self.draft_temperature)
-        self.length()
-
-    def length(self) -> AdaptiveLength:
-        """The length of the first draft, and how it goes on; a fixed one keeps its bounds."""
-        if self.adaptive:
-            return AdaptiveLength(self.k_min, self.k_max, self.delta, self.rho)
-        return AdaptiveLength(self.tokens, self.tokens)
 
 
 class DiffuSpec(Diffusion):
     """One pass of a diffusion model, the path chosen by CPS, the length by ADL."""
 
     name = "diffuspec"
-    Options = Options
+    Options = DiffuSpecOptions
 
     @property
-    def longest(self) -> int:
-        return int(self.options.length().length)
+    def plan(self) -> DraftPlan:
+        o = self.options
+        return DraftPlan(
+            o.length().length,
+            o.steps,
+            candidates=o.candidates,
+            draft_temperature=o.draft_temperature,
+        )
 
     @property
     def details(self) -> dict[str, Any]:
@@ -124,8 +54,8 @@ class DiffuSpec(Diffusion):
         """Load the diffusion model, in the target's dtype and on its device, and the scorer.
 
         Raises:
-            UserError: no model is named, one cannot be loaded or have that cache, or a vocabulary
-                is not the target's.
+            UserError: one of them cannot be loaded, the model cannot have that cache, or a
+                vocabulary is not the target's.
         """
         super().bind(target)
         self.scorer = load_scorer(self.options.scorer, target) if self.options.search else None
@@ -139,10 +69,11 @@ class DiffuSpecSession(DiffusionSession):
 
     def __init__(self, drafter: DiffuSpec, request: Request) -> None:
         super().__init__(drafter, request)
+        self._options: DiffuSpecOptions = drafter.options
         self._probe = request.probe
         self._scorer: ScorerContext | None = None
         if drafter.scorer is not None:
-            paths = drafter.options.beam * drafter.longest
+            paths = drafter.options.beam * drafter.plan.tokens
             self._scorer = drafter.scorer.open(request.capacity, paths)
         self._length: AdaptiveLength = drafter.options.length()
         stops = [] if drafter.vocabulary.stop is None else [drafter.vocabulary.stop]

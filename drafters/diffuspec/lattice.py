@@ -9,16 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-STOP_RULES = ("first-raw", "natural", "mean", "literal")
-"""When a path may end in the stop token.
-
-``literal`` is the text of the paper: the stop token is a candidate everywhere, and the paths that
-it ends compete with the others by their sums of log-probabilities. Sums only fall, so where the
-model is sure of itself the winner is the stop token alone. The three readings that draft:
-``first-raw`` lets a path end where the raw argmax draft does and nowhere else; ``natural`` also
-where the stop token is among the ``most`` most likely; ``mean`` everywhere, and compares means.
-"""
-
 
 @dataclass(frozen=True)
 class Lattice:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from drafters.draft_model.options import DraftModelOptions
 from specbench.api import (
     REJECT,
     WALK,
@@ -29,33 +29,11 @@ from specbench.api import (
 )
 
 
-@dataclass(frozen=True)
-class Options:
-    """Settings of `DraftModel`.
-
-    Attributes:
-        model: hub id or folder of the smaller causal LM.
-        revision: of the hub id.
-        tokens: the most tokens drafted a round.
-        sample: at temperature > 0, draw from the draft's own distribution (exact rejection);
-            off, the draft takes its argmax and proposes one-hot tokens.
-    """
-
-    model: str | None = None
-    revision: str | None = None
-    tokens: int = 5
-    sample: bool = True
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise UserError(f"draft-model needs tokens >= 1, not {self.tokens}.")
-
-
 class DraftModel(Drafter):
     """A causal LM with the target's vocabulary, one forward a drafted token."""
 
     name = "draft-model"
-    Options = Options
+    Options = DraftModelOptions
 
     @property
     def rule(self) -> Rule:
@@ -65,13 +43,8 @@ class DraftModel(Drafter):
         """Load the draft on the target's device and in its dtype, and compare vocabularies.
 
         Raises:
-            UserError: no model was named, it cannot be loaded, or its tokenizer differs.
+            UserError: it cannot be loaded, or its tokenizer differs.
         """
-        if self.options.model is None:
-            raise UserError(
-                "draft-model needs a smaller causal LM with the target's tokenizer: name one with "
-                "--draft-model or --set draft-model.model=ID."
-            )
         self.width = self.options.tokens
         self._model = Target.load(
             self.options.model,
@@ -94,7 +67,9 @@ class _Chain(DraftSession):
     the bonus, and the last drafted token before it where the whole draft was kept.
     """
 
-    def __init__(self, model: Target, vocabulary: int, options: Options, request: Request) -> None:
+    def __init__(
+        self, model: Target, vocabulary: int, options: DraftModelOptions, request: Request
+    ) -> None:
         self._model = model
         self._vocabulary = vocabulary
         self._tokens = options.tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,101 +12,12 @@ from torch import Tensor
 
 from drafters.eagle.checkpoint import load_model, own_embedding_differs
 from drafters.eagle.config import EagleConfig
+from drafters.eagle.options import Eagle1Options, Eagle2Options, Eagle3Options
 from drafters.eagle.session import ChainSession, FixedSession, TreeSession
 from drafters.eagle.tree import FIXED_TREE
 from specbench.api import REJECT, WALK, Drafter, DraftSession, Request, Rule, TargetView, UserError
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.drafting.layers import RopeTables
-
-
-@dataclass(frozen=True)
-class TreeOptions:
-    """Settings of the drafters with a tree grown by score.
-
-    Attributes:
-        model: folder or hub id of the draft.
-        revision: of the hub id.
-        top_k: nodes expanded a level, and children of each; 1 makes a chain.
-        depth: draft forwards behind the catch-up pass; the tree has one level more.
-        total_tokens: nodes verified, the anchor included (as in the published settings).
-        rope_theta: base of the draft's rotary positions; None takes the draft's own.
-    """
-
-    model: str | None = None
-    revision: str | None = None
-    top_k: int = 10
-    depth: int = 7
-    total_tokens: int = 60
-    rope_theta: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.top_k < 1 or self.depth < 0 or self.total_tokens < 2:
-            raise UserError(
-                "An EAGLE tree needs top_k >= 1, depth >= 0 and total_tokens >= 2, not "
-                f"{self.top_k}, {self.depth} and {self.total_tokens}."
-            )
-
-
-@dataclass(frozen=True)
-class Eagle3Options(TreeOptions):
-    """`TreeOptions`, and a switch of EAGLE-3.1.
-
-    Attributes:
-        norm_output: whether the next step gets the normed output; None takes the draft's own
-            word, which does not mean the same in every trainer.
-    """
-
-    norm_output: bool | None = None
-
-
-@dataclass(frozen=True)
-class Tree16Options(Eagle3Options):
-    """`Eagle3Options` for 15 drafted tokens."""
-
-    total_tokens: int = 16
-
-
-@dataclass(frozen=True)
-class Chain16Options(Eagle3Options):
-    """`Eagle3Options` for a chain of 15 drafted tokens."""
-
-    top_k: int = 1
-    depth: int = 14
-    total_tokens: int = 16
-
-
-@dataclass(frozen=True)
-class Chain8Options(Eagle3Options):
-    """`Eagle3Options` for a chain of 7 drafted tokens."""
-
-    top_k: int = 1
-    depth: int = 6
-    total_tokens: int = 8
-
-
-@dataclass(frozen=True)
-class Eagle2Options(TreeOptions):
-    """`TreeOptions` as EAGLE-2 was published."""
-
-    depth: int = 5
-
-
-@dataclass(frozen=True)
-class Eagle1Options:
-    """Settings of `Eagle1`, whose tree is fixed.
-
-    Attributes:
-        model: folder or hub id of the draft.
-        revision: of the hub id.
-        rope_theta: base of the draft's rotary positions; None takes the draft's own.
-        sample: at temperature > 0, draw siblings from the draft's own distribution and hand it
-            over for exact rejection sampling. False always proposes the best ones, one-hot.
-    """
-
-    model: str | None = None
-    revision: str | None = None
-    rope_theta: float | None = None
-    sample: bool = True
 
 
 class Eagle(Drafter):
@@ -126,11 +37,9 @@ class Eagle(Drafter):
         """Load the draft in the target's dtype, on its device.
 
         Raises:
-            UserError: no draft is named, or it does not fit the target or the tree.
+            UserError: it cannot be loaded, or does not fit the target or the tree.
         """
         options = self.options
-        if options.model is None:
-            raise UserError(f"{self.name} needs a draft: give its folder or hub id.")
         folder = find_checkpoint(options.model, options.revision, fallback="*.bin")
         self.model = load_model(folder, target.device, target.dtype, self._adjust)
         self.config: EagleConfig = self.model.config
@@ -221,27 +130,6 @@ class Eagle3(Eagle):
     def details(self) -> dict[str, Any]:
         # What is grown: fewer levels than asked for where the drafted tokens would not reach.
         return super().details | {"depth": self.depth, "levels": self.depth + 1}
-
-
-class Eagle3Tree16(Eagle3):
-    """EAGLE-3 with a tree as large as DFlash's block of 16."""
-
-    name = "eagle3-tree16"
-    Options: ClassVar[type] = Tree16Options
-
-
-class Eagle3Chain16(Eagle3):
-    """EAGLE-3 as a chain as long as DFlash's block of 16."""
-
-    name = "eagle3-chain16"
-    Options: ClassVar[type] = Chain16Options
-
-
-class Eagle3Chain8(Eagle3):
-    """EAGLE-3 as a chain as long as a block of 8."""
-
-    name = "eagle3-chain8"
-    Options: ClassVar[type] = Chain8Options
 
 
 class Eagle2(Eagle3):

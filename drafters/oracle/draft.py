@@ -8,10 +8,10 @@ token right with probability r, independently, a round of k drafted tokens emits
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import torch
 
+from drafters.oracle.options import OracleOptions
 from specbench.api import (
     Commit,
     Drafter,
@@ -21,35 +21,10 @@ from specbench.api import (
     Request,
     Target,
     TargetView,
-    UserError,
     draw,
     probabilities,
     seeded_generator,
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of `Oracle`.
-
-    Attributes:
-        rate: probability that the right token is among the candidates of its depth.
-        tokens: depth of a proposal.
-        branches: candidates a depth; with 1 the proposal is a chain.
-        seed: of the errors.
-    """
-
-    rate: float = 0.8
-    tokens: int = 8
-    branches: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rate <= 1 or self.tokens < 1 or self.branches < 1:
-            raise UserError(
-                "oracle needs a rate within [0, 1], tokens >= 1 and branches >= 1, not "
-                f"{self.rate}, {self.tokens} and {self.branches}."
-            )
 
 
 class Oracle(Drafter):
@@ -61,7 +36,7 @@ class Oracle(Drafter):
     """
 
     name = "oracle"
-    Options = Options
+    Options = OracleOptions
     role = "control"
 
     def bind(self, target: TargetView) -> None:
@@ -126,7 +101,7 @@ def _key(text: tuple[int, ...], said: int, request: Request) -> tuple[object, ..
 class _Foresight(DraftSession):
     def __init__(self, oracle: Oracle, request: Request) -> None:
         self._oracle = oracle
-        self._options: Options = oracle.options
+        self._options: OracleOptions = oracle.options
         self._request = request
         self._chance = random.Random(f"{self._options.seed} {request.seed}")
         self._text: tuple[int, ...] = ()

@@ -6,10 +6,9 @@ is arXiv 2304.04487. No model: the draft costs a few dictionary look-ups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from drafters.prompt_lookup.options import PromptLookupOptions
 from specbench.api import (
     Commit,
     Drafter,
@@ -17,36 +16,14 @@ from specbench.api import (
     Proposal,
     Request,
     TargetView,
-    UserError,
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of `PromptLookup`.
-
-    Attributes:
-        tokens: the most tokens copied a round.
-        max_ngram, min_ngram: lengths of the suffix that is looked up, longest first.
-    """
-
-    tokens: int = 10
-    max_ngram: int = 3
-    min_ngram: int = 1
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1 or not 1 <= self.min_ngram <= self.max_ngram:
-            raise UserError(
-                "prompt-lookup needs tokens >= 1 and 1 <= min_ngram <= max_ngram, not "
-                f"{self.tokens}, {self.min_ngram} and {self.max_ngram}."
-            )
 
 
 class PromptLookup(Drafter):
     """Proposes a chain copied from prompt and output, or nothing where no suffix recurs."""
 
     name = "prompt-lookup"
-    Options = Options
+    Options = PromptLookupOptions
 
     def bind(self, target: TargetView) -> None:
         self.width = self.options.tokens
@@ -59,7 +36,7 @@ class PromptLookup(Drafter):
 class _Lookup(DraftSession):
     """Knows of every n-gram where its newest occurrence ended; a round adds the new ones only."""
 
-    def __init__(self, options: Options, device: torch.device) -> None:
+    def __init__(self, options: PromptLookupOptions, device: torch.device) -> None:
         self._options = options
         self._device = device
         self._lengths = range(options.max_ngram, options.min_ngram - 1, -1)

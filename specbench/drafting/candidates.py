@@ -64,16 +64,3 @@ def with_candidates(
     marginals = probabilities(logits, Sampling(temperature))
     drawn = draw_candidates(marginals, count - 1, generator)
     return merge_chains(torch.cat([own[None], drawn]), finite=finite)
-
-
-def check_candidates(count: int, temperature: float) -> None:
-    """Whether the options `with_candidates` is given make sense.
-
-    Raises:
-        ValueError: they do not.
-    """
-    if count < 1 or temperature <= 0:
-        raise ValueError(
-            "candidates must be at least 1 and draft_temperature above 0, not "
-            f"{count} and {temperature}"
-        )

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from drafters.dflash.checkpoint import load_config
-from drafters.dflash.draft import DFlash, DFlashOptions, DFlashSession
+from drafters.dflash.draft import DFlash, DFlashSession
+from drafters.dflash.options import DFlashOptions
 from specbench.api import Request, Sampling, Target
 from specbench.core.decode import generate
 from specbench.core.verifier import Verifier

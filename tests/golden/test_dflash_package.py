@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import Qwen3Config
 
-from drafters.dflash.draft import DFlash, DFlashOptions
+from drafters.dflash.draft import DFlash
+from drafters.dflash.options import DFlashOptions
 from specbench.api import Target
 from specbench.core.decode import generate
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from drafters.eagle import draft
+from drafters.eagle.options import Eagle2Options, Eagle3Options
 from drafters.eagle.session import EagleSession
 from specbench.api import Drafter, Proposal, Request, Sampling, Target
 from specbench.core import rules
@@ -43,14 +44,14 @@ def tree_of(kind: type[Any], options: type[Any], **shape: int) -> Callable[[], D
 
 CASES: dict[str, Callable[[], Drafter]] = {
     "eagle3_tree_k4_d3_t16": tree_of(
-        draft.Eagle3, draft.Eagle3Options, top_k=4, depth=3, total_tokens=16
+        draft.Eagle3, Eagle3Options, top_k=4, depth=3, total_tokens=16
     ),
     "eagle3_tree_k10_d5_t60": tree_of(
-        draft.Eagle3, draft.Eagle3Options, top_k=10, depth=5, total_tokens=60
+        draft.Eagle3, Eagle3Options, top_k=10, depth=5, total_tokens=60
     ),
-    "eagle3_chain_d6_t8": tree_of(draft.Eagle3Chain8, draft.Chain8Options),
+    "eagle3_chain_d6_t8": tree_of(draft.Eagle3, Eagle3Options, top_k=1, depth=6, total_tokens=8),
     "eagle1_tree_k4_d3_t16": tree_of(
-        draft.Eagle2, draft.Eagle2Options, top_k=4, depth=3, total_tokens=16
+        draft.Eagle2, Eagle2Options, top_k=4, depth=3, total_tokens=16
     ),
 }
 

@@ -10,8 +10,9 @@ from torch import nn
 
 from drafters.dflash.checkpoint import save_model
 from drafters.dflash.config import DFlashConfig
-from drafters.dflash.draft import DFlash, DFlashOptions
+from drafters.dflash.draft import DFlash
 from drafters.dflash.model import DFlashModel
+from drafters.dflash.options import DFlashOptions
 from specbench.api import Target
 
 

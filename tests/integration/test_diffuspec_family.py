@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from drafters.diffuspec.draft import DiffuSpec, Options
-from drafters.diffuspec.lattice import STOP_RULES
+from drafters.diffuspec.draft import DiffuSpec
 from drafters.diffuspec.ngram import ScorerFacts
+from drafters.diffuspec.options import STOP_RULES, DiffuSpecOptions
 from drafters.diffuspec.scorer import load_scorer
 from specbench.api import Target
 from specbench.core.decode import Output, generate
@@ -55,7 +55,7 @@ def expected() -> list[Output]:
 def test_greedy_output_is_autoregressive_output(switch: str) -> None:
     pair = find_pair("diffuspec", "tiny-target")
     assert pair is not None
-    drafter = DiffuSpec(Options(model=resolve(pair.draft), **SWITCHES[switch]))
+    drafter = DiffuSpec(DiffuSpecOptions(model=resolve(pair.draft), **SWITCHES[switch]))
     drafter.bind(target().view())
     outputs = [generate(target(), drafter, ids, TOKENS) for ids in prompts()]
     assert [output.tokens for output in outputs] == [output.tokens for output in expected()]

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drafters.dflash.draft import DFlash, DFlashOptions, DFlashSession
+from drafters.dflash.draft import DFlash, DFlashSession
+from drafters.dflash.options import DFlashOptions
 from specbench.api import (
     AdaptiveLength,
     Commit,

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from drafters.diffusion.model import DiffusionModel
-from drafters.diffuspec import draft
 from drafters.diffuspec.draft import DiffuSpec
-from drafters.diffuspec.lattice import STOP_RULES
+from drafters.diffuspec.options import STOP_RULES, DiffuSpecOptions
 from specbench.api import AdaptiveLength, Commit, Request, Sampling, Target, UserError
 from specbench.core.decode import generate
 from specbench.inputs.options import parse_options
@@ -54,10 +53,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     )
 
 
-def options_of(files: Files, **changes: Any) -> draft.Options:
+def options_of(files: Files, **changes: Any) -> DiffuSpecOptions:
     small = {"k_min": 2, "k_max": 6, "delta": 3, "tokens": 5}
     given = {"model": files.model, "scorer": files.ngram} | small | changes
-    return draft.Options(**given)
+    return DiffuSpecOptions(**given)
 
 
 def bound(files: Files, **changes: Any) -> DiffuSpec:
@@ -170,7 +169,7 @@ def test_lengths_follow_the_adaptive_rule(
     target = tiny_target(layers=2, context=64)
     target.config.eos_token_id = raw_draft(bound(files), PROMPT, 6)[2]
     save = {"model": files.model, "scorer": files.ngram, "search": search}
-    drafter = DiffuSpec(draft.Options(**save, k_min=2, k_max=6, delta=3))  # type: ignore[arg-type]
+    drafter = DiffuSpec(DiffuSpecOptions(**save, k_min=2, k_max=6, delta=3))  # type: ignore[arg-type]
     # The twin names no stop of its own, so it is told here.
     load = DiffusionModel.load
 
@@ -271,9 +270,7 @@ def test_options_are_checked(files: Files) -> None:
     for text in ({"beam": "0"}, {"stop_rule": "first"}, {"k_min": "40"}, {"mass": "0"},
                  {"weight": "2"}, {"cache": "all"}):  # fmt: skip
         with pytest.raises(UserError, match=next(iter(text))):
-            parse_options("diffuspec", draft.Options, text)
-    with pytest.raises(UserError, match="--draft-model"):
-        DiffuSpec(draft.Options()).bind(files.target.view())
+            parse_options("diffuspec", DiffuSpecOptions, text | {"model": "m"})
 
 
 def test_the_record_says_what_ran(files: Files) -> None:

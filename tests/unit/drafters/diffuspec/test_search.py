@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drafters.diffuspec.lattice import STOP_RULES, Lattice, build_lattice
+from drafters.diffuspec.lattice import Lattice, build_lattice
+from drafters.diffuspec.options import STOP_RULES
 from drafters.diffuspec.search import search_path
 
 STOP = 5

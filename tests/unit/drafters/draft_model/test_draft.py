@@ -195,11 +195,6 @@ def test_without_tokenizers_the_ids_must_be_as_many(target: Target, tmp_path: Pa
         bound(target, save(tmp_path, tiny_target(vocabulary=50)))
 
 
-def test_a_draft_model_must_be_named(target: Target) -> None:
-    with pytest.raises(UserError, match="needs a smaller causal LM"):
-        bound(target, None)
-
-
 def test_past_its_own_context_it_proposes_nothing(target: Target, tmp_path: Path) -> None:
     drafter = bound(target, save(tmp_path, tiny_target(context=16)), tokens=4)
     (output,) = assert_lossless(target, drafter, [PROMPT], 30)

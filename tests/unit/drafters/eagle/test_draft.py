@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections import Counter
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,16 @@ from specbench.core.verifier import Verifier
 from specbench.testing import CONTRACT, Check, assert_lossless, random_prompts, tiny_target
 from tests.helpers.eagle_drafts import bound, eagle1_config, eagle3_config, write_head
 
-PRESETS: dict[str, type[draft.Eagle]] = {
-    kind.name: kind
-    for kind in (
-        draft.Eagle3,
-        draft.Eagle3Tree16,
-        draft.Eagle3Chain16,
-        draft.Eagle3Chain8,
-        draft.Eagle2,
-        draft.Eagle1,
-    )
+KINDS: dict[str, type[draft.Eagle]] = {
+    kind.name: kind for kind in (draft.Eagle3, draft.Eagle2, draft.Eagle1)
+}
+PRESETS: dict[str, tuple[type[draft.Eagle], dict[str, Any]]] = {
+    name: (kind, {}) for name, kind in KINDS.items()
+} | {
+    preset["name"]: (KINDS[preset["drafter"]], preset["options"])
+    for preset in tomllib.loads(
+        files("drafters.eagle").joinpath("presets.toml").read_text("utf-8")
+    )["preset"]
 }
 
 
@@ -50,16 +52,16 @@ def heads(target: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[int,
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", PRESETS)
 def test_contract(name: str, check: Check, target: Target, heads: dict[int, Path]) -> None:
-    kind = PRESETS[name]
-    check(target, lambda: kind(kind.Options(model=str(heads[kind.version]))))
+    kind, options = PRESETS[name]
+    check(target, lambda: kind(kind.Options(model=str(heads[kind.version]), **options)))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_cache_holds_the_committed_tokens_after_every_round(
     name: str, target: Target, heads: dict[int, Path]
 ) -> None:
-    kind = PRESETS[name]
-    drafter = bound(kind, target, heads[kind.version])
+    kind, options = PRESETS[name]
+    drafter = bound(kind, target, heads[kind.version], **options)
     (prompt,) = random_prompts(target.vocab_size, (9,))
     sampling = Sampling(1.0)
     verifier = Verifier(target, sampling, 0, len(prompt), 30, drafter.width, drafter.taps)
@@ -184,8 +186,8 @@ def joint(target: Target, prompt: list[int], sampling: Sampling) -> dict[tuple[i
 def test_a_draft_that_is_not_a_number_is_refused(
     name: str, temperature: float, target: Target, heads: dict[int, Path]
 ) -> None:
-    kind = PRESETS[name]
-    drafter = bound(kind, target, heads[kind.version])
+    kind, options = PRESETS[name]
+    drafter = bound(kind, target, heads[kind.version], **options)
     drafter.model.fc.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match="the draft's logits are NaN or infinite"):
         generate(target, drafter, [7, 3, 21], 8, sampling=Sampling(temperature))
@@ -210,13 +212,9 @@ def test_refusals(
     target: Target,
     heads: dict[int, Path],
 ) -> None:
-    with pytest.raises(UserError, match=message):
-        bound(PRESETS[name], target, heads[version], **options)
-
-
-def test_a_draft_must_be_named(target: Target) -> None:
-    with pytest.raises(UserError, match="eagle3 needs a draft"):
-        draft.Eagle3().bind(target.view())
+    kind, preset = PRESETS[name]
+    with pytest.raises((UserError, ValueError), match=message):
+        bound(kind, target, heads[version], **(preset | options))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +237,8 @@ def test_a_draft_for_another_target(
 
 def test_presets_say_what_they_are(target: Target, heads: dict[int, Path]) -> None:
     shapes = {
-        name: bound(kind, target, heads[kind.version]).details for name, kind in PRESETS.items()
+        name: bound(kind, target, heads[kind.version], **options).details
+        for name, (kind, options) in PRESETS.items()
     }
     settled = {name: (d["levels"], d["drafted"]) for name, d in shapes.items()}
     assert settled == {
@@ -300,8 +299,8 @@ def test_siblings_of_eagle1_are_drawn_anew_for_another_seed(
 def test_greedy_text_of_the_embedded_target(name: str, tmp_path: Path) -> None:
     """A trained target, an untrained head: nothing but the target decides what is said."""
     trained = Target.load(zoo.resolve("tiny-target"))
-    kind = PRESETS[name]
+    kind, options = PRESETS[name]
     make = eagle3_config if kind.version == 3 else eagle1_config
     changes = {"layer_ids": None} if kind.version == 3 else {}
-    drafter = bound(kind, trained, write_head(make(trained, **changes), tmp_path))
+    drafter = bound(kind, trained, write_head(make(trained, **changes), tmp_path), **options)
     assert_lossless(trained, drafter, random_prompts(trained.vocab_size, (12,)), 20)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from drafters.eagle.checkpoint import load_model
-from drafters.eagle.draft import Chain8Options, Eagle3, Eagle3Chain8, Eagle3Options
+from drafters.eagle.draft import Eagle3
+from drafters.eagle.options import Eagle3Options
 from drafters.eagle.session import EagleSession
 from drafters.eagle.settings import Eagle3Settings
 from drafters.eagle.start import draft_ids, frequent_ids
@@ -71,7 +72,7 @@ def test_training_forward_equals_drafting(
     recipe.draft.load_state_dict(
         {name: p.bfloat16().float() for name, p in recipe.draft.named_parameters()}, strict=False
     )
-    drafter = Eagle3Chain8(Chain8Options(model=str(tmp_path), depth=STEPS - 1))
+    drafter = Eagle3(Eagle3Options(model=str(tmp_path), top_k=1, depth=STEPS - 1, total_tokens=8))
     drafter.bind(target.view())
     seen: set[int] = set()
     for length in (5, 9, 14):
@@ -267,7 +268,7 @@ def test_it_learns_a_text_by_heart(target: Target, tmp_path: Path) -> None:
         figures = recipe.figures(batch, torch.Generator())
     assert figures["emitted_per_round"] > 4
     recipe.save(tmp_path)
-    drafter = Eagle3Chain8(Chain8Options(model=str(tmp_path), depth=STEPS - 1))
+    drafter = Eagle3(Eagle3Options(model=str(tmp_path), top_k=1, depth=STEPS - 1, total_tokens=8))
     drafter.bind(target.view())
     output = generate(target, drafter, prompt, 40, stop_ids=NO_STOPS)
     assert output.tokens == text

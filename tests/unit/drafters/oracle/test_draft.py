@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from drafters.oracle.draft import Options, Oracle
+from drafters.oracle.draft import Oracle
+from drafters.oracle.options import OracleOptions
 from specbench.api import Sampling, Target, TargetView, UserError
 from specbench.core.decode import Decoding, generate
 from specbench.records.records import Sample
@@ -30,7 +31,7 @@ def target() -> Target:
 
 
 def oracle(target: Target, **options: float) -> Oracle:
-    made = Borrowing(Options(**options))  # type: ignore[arg-type]
+    made = Borrowing(OracleOptions(**options))  # type: ignore[arg-type]
     made.target = target
     return made
 
@@ -145,7 +146,7 @@ def test_it_reads_on_where_the_verifier_turned_off(target: Target) -> None:
 def test_it_is_loaded_by_the_targets_name(target: Target, tmp_path: Path) -> None:
     target.model.save_pretrained(tmp_path)
     found = Target.load(str(tmp_path))
-    drafter = Oracle(Options(rate=1.0, tokens=3))
+    drafter = Oracle(OracleOptions(rate=1.0, tokens=3))
     drafter.bind(found.view())
     prompt = random_prompts(target.vocab_size)[0]
     assert generate(found, drafter, prompt, 9, stop_ids=NO_STOPS).rounds[0].accepted == 3
@@ -156,5 +157,5 @@ def test_it_is_loaded_by_the_targets_name(target: Target, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("wrong", [{"rate": 1.1}, {"tokens": 0}, {"branches": 0}])
 def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UserError, match="oracle needs a rate within"):
-        Options(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rate must be within"):
+        OracleOptions(**wrong)  # type: ignore[arg-type]

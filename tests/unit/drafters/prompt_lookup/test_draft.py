@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drafters.prompt_lookup.draft import PromptLookup
-from specbench.api import Commit, DraftSession, Request, Target, UserError
+from specbench.api import Commit, DraftSession, Request, Target
 from specbench.testing import assert_lossless, tiny_target
 
 
@@ -90,5 +90,5 @@ def test_a_repeating_target_is_drafted_well(target: Target) -> None:
     "wrong", [{"tokens": 0}, {"min_ngram": 0}, {"min_ngram": 3, "max_ngram": 2}]
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="prompt-lookup needs tokens >= 1"):
+    with pytest.raises(ValueError, match="tokens must be at least 1"):
         PromptLookup.Options(**wrong)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from drafters.diffusion.draft import Diffusion
-from drafters.diffusion.draft import Options as DiffusionOptions
-from drafters.specdiff.draft import RULES, SpecDiff, SpecDiff2, SpecDiff2Options, SpecDiffOptions
+from drafters.diffusion.options import DiffusionOptions
+from drafters.specdiff.draft import SpecDiff, SpecDiff2
+from drafters.specdiff.options import RULES, SpecDiff2Options, SpecDiffOptions
 from specbench.api import Commit, Drafter, Request, Sampling, Target, probabilities
 from specbench.core.decode import generate
 from specbench.errors import UserError
@@ -164,15 +165,12 @@ def test_diffusion_s_candidates_begin_with_its_own_draft(target: Target, model: 
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
-        parse_options("specdiff2", SpecDiff2Options, options)
-
-
-def test_a_model_must_be_named(target: Target) -> None:
-    with pytest.raises(UserError, match="specdiff2 needs"):
-        bound(target, SpecDiff2())
+        parse_options("specdiff2", SpecDiff2Options, options | {"model": "m"})
 
 
 def test_one_step_settles_the_candidates_of_diffusion() -> None:
     for options in ({"steps": "2"}, {"sample": "true"}):
         with pytest.raises(UserError, match="single step"):
-            parse_options("diffusion", DiffusionOptions, {"candidates": "4"} | options)
+            parse_options(
+                "diffusion", DiffusionOptions, {"model": "m", "candidates": "4"} | options
+            )
