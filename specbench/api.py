@@ -14,12 +14,14 @@ from specbench.core.rules import REJECT, SELECT, SELECT_RATIO, WALK, Kept, Rule
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
 from specbench.drafting.adaptive import AdaptiveLength, before_stop
-from specbench.drafting.candidates import (
+from specbench.drafting.options import ModelOptions, check_candidates
+from specbench.drafting.proposals import (
+    all_finite,
     draw_candidates,
+    drawn,
     merge_chains,
     with_candidates,
 )
-from specbench.drafting.options import ModelOptions, check_candidates
 from specbench.errors import UserError
 
 __all__ = [
@@ -42,11 +44,13 @@ __all__ = [
     "Target",
     "TargetView",
     "UserError",
+    "all_finite",
     "before_stop",
     "cache_argument",
     "check_candidates",
     "draw",
     "draw_candidates",
+    "drawn",
     "merge_chains",
     "probabilities",
     "seeded_generator",

@@ -1,7 +1,8 @@
-"""DFlash (arXiv 2602.06036): a whole block of draft tokens from one forward a round."""
+"""DFlash (arXiv 2602.06036): a whole block of draft tokens from one forward per round."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,14 +25,13 @@ from specbench.api import (
     Rule,
     TargetView,
     UserError,
-    before_stop,
-    draw,
-    probabilities,
+    drawn,
     seeded_generator,
     with_candidates,
 )
 from specbench.drafting.checkpoints import find_checkpoint
-from specbench.drafting.layers import RopeTables, attention
+from specbench.drafting.kv import DraftKV
+from specbench.drafting.layers import RopeTables
 
 
 class DFlash(Drafter):
@@ -69,116 +69,104 @@ class DFlash(Drafter):
         self.model = load_model(folder, config, target.device, target.dtype)
         self.model.stack()
         self.blank = self._blank(target)
+        self.stops = torch.tensor(sorted(target.stop_ids), dtype=torch.long, device=target.device)
         self.rope = RopeTables(config, target.device, target.dtype)
 
     def open(self, request: Request) -> DraftSession:
         return DFlashSession(self, request)
 
-    def adaptive_length(self) -> AdaptiveLength:
-        """Of the drafts, their anchors not counted; delta spans the bounds, as DiffuSpec's does."""
+    def length(self) -> AdaptiveLength:
+        """Start a session's draft length, anchor excluded; where it adapts, delta is
+        k_max - k_min, as in DiffuSpec."""
         k_max = self.block_size - 1
-        return AdaptiveLength(self.k_min, k_max, k_max - self.k_min)
+        k_min = self.k_min if self.options.adaptive else k_max
+        return AdaptiveLength(k_min, k_max, k_max - k_min)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Rows of the target's raw embedding matrix, scaled as the draft wants them."""
+        """Look up rows of the target's embedding matrix, scaled as the draft was trained."""
         rows = F.embedding(ids, self.target.embedding.weight)  # type: ignore[arg-type]
         return rows * self.config.embedding_scale
 
     @torch.inference_mode()
     def _blank(self, target: TargetView) -> Tensor:
-        """``[B, H]`` block input without its anchor."""
+        """Embed a block ``[B, H]`` of masks; the anchor replaces its first row."""
         mask = torch.full((self.block_size,), self.config.mask_token_id, device=target.device)
         return self.embed(mask)
 
 
 class DFlashSession(DraftSession):
-    """One sequence; keys and values of its context live in one buffer for all layers.
-
-    The buffer holds ``length`` rows, one for every committed token before the anchor. A block's
-    rows are written behind them and overwritten by the next commit.
-    """
+    """One sequence; ``kv`` holds a row for every committed token before the anchor."""
 
     @torch.inference_mode()
     def __init__(self, drafter: DFlash, request: Request) -> None:
-        config = drafter.config
+        config, target = drafter.config, drafter.target
         self._drafter = drafter
         self._sampling = request.sampling
-        self._draws = drafter.rule is REJECT and not request.sampling.greedy
-        self._candidates = drafter.options.candidates, drafter.options.draft_temperature
-        self._generator = seeded_generator(request.seed, "draft", drafter.target.device)
+        self._draws = drafter.rule.at(request.sampling) is REJECT
+        self._generator = seeded_generator(request.seed, "draft", target.device)
         shape = (config.layers, config.kv_heads, request.capacity, config.head_dim)
-        self._keys = drafter.blank.new_empty(shape)
-        self._values = drafter.blank.new_empty(shape)
+        self.kv = DraftKV(shape, dtype=target.dtype, device=target.device)
         self._cos, self._sin = drafter.rope(request.capacity)
-        self._length = 0
         self._anchor = 0
-        self._adaptive = drafter.adaptive_length() if drafter.options.adaptive else None
-        stops = sorted(drafter.target.stop_ids)
-        self._stops = torch.tensor(stops, dtype=torch.long, device=drafter.target.device)
-        self._generated: Tensor | None = None
+        self._length = drafter.length()
 
     @torch.inference_mode()
     def commit(self, commit: Commit) -> None:
         assert commit.features is not None, "a DFlash drafter taps the target"
-        if self._adaptive is not None and self._generated is not None:
-            self._adaptive.update(int(self._generated), commit.accepted)
-        rows = slice(self._length, self._length + len(commit.features))
-        keys, values = self._drafter.model.context(
-            commit.features.flatten(1), (self._cos[rows], self._sin[rows])
-        )
-        self._keys[:, :, rows] = keys
-        self._values[:, :, rows] = values
-        self._length = rows.stop
+        self._length.committed(commit.accepted)
+        rows = slice(self.kv.length, self.kv.length + len(commit.features))
+        rope = self._cos[rows], self._sin[rows]
+        self.kv.append(*self._drafter.model.context(commit.features.flatten(1), rope))
         self._anchor = commit.tokens[-1]
 
     @torch.inference_mode()
     def propose(self, budget: int) -> Proposal:
-        rows = self._drafter.block_size if self._adaptive is None else self._adaptive.length + 1
-        logits = self.logits(min(rows, budget + 1))
-        if self._adaptive is not None:
-            self._generated = before_stop(logits.argmax(-1), self._stops)
-        if not self._draws:
-            count, temperature = self._candidates
-            return with_candidates(logits.argmax(-1), logits, count, temperature, self._generator)
-        probs = probabilities(logits, self._sampling)
-        uniforms = torch.rand(len(probs), generator=self._generator, device=probs.device)
-        return Proposal.chain(draw(probs, uniforms), probs)
+        logits = self.logits(min(self._length.length, budget) + 1)
+        options = self._drafter.options
+        if options.adaptive:
+            self._length.drafted(logits.argmax(-1), self._drafter.stops)
+        if self._draws:
+            return drawn(logits, self._sampling, self._generator)
+        count, temperature = options.candidates, options.draft_temperature
+        return with_candidates(logits.argmax(-1), logits, count, temperature, self._generator)
+
+    def buffers(self) -> Iterable[Tensor]:
+        return self.kv.buffers()
 
     @torch.inference_mode()
     def logits(self, rows: int) -> Tensor:
-        """``[rows - 1, vocabulary]`` logits of the slots behind the anchor, ``rows`` in all."""
-        drafter = self._drafter
+        """Compute ``[rows - 1, vocabulary]`` logits of the slots behind the anchor, which is the
+        first of ``rows`` in all."""
+        drafter, kv = self._drafter, self.kv
         anchor = torch.full((1,), self._anchor, device=drafter.target.device)
         block = torch.cat([drafter.embed(anchor), drafter.blank[1:rows]])
-        at = slice(self._length, self._length + rows)
+        at = slice(kv.length, kv.length + rows)
         masks = self._masks(rows)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._keys[layer, :, at] = k.transpose(0, 1)
-            self._values[layer, :, at] = v.transpose(0, 1)
             first, mask = masks[layer]
-            seen = slice(first, at.stop)
-            return attention(q, self._keys[layer, :, seen], self._values[layer, :, seen], mask)
+            return kv.attend(layer, at, q, k, v, mask, first=first)
 
         hidden = drafter.model(block, (self._cos[at], self._sin[at]), attend)
         return drafter.model.logits(hidden[1:], drafter.target.head)
 
     def _masks(self, rows: int) -> list[tuple[int, Tensor | None]]:
-        """Each layer's first visible position and mask; layers of one kind share them."""
+        """Return each layer's first visible position and mask; layers of one kind share them."""
         config = self._drafter.config
         kinds = list(zip(config.windows, config.causal, strict=True))
         device = self._drafter.target.device
         made = {
-            (window, causal): _mask(window, causal, self._length, rows, device)
+            (window, causal): _mask(window, causal, self.kv.length, rows, device)
             for window, causal in set(kinds)
         }
         return [made[kind] for kind in kinds]
 
 
 def visible(queries: Tensor, keys: Tensor, window: int | None, causal: bool) -> Tensor:
-    """Which key positions a query position may see, ``[..., queries, keys]`` bool.
+    """Return ``[..., queries, keys]`` bool: which key positions a query position may see.
 
-    A window of W shows the W - 1 positions before and, in a bidirectional block, after it.
+    A window of W shows the W - 1 positions before the query and, in a bidirectional block, the
+    W - 1 after it.
     """
     distance = queries[..., :, None] - keys[..., None, :]
     seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
@@ -198,7 +186,7 @@ def _mask(
 
 
 def check_fit(config: DFlashConfig, target: TargetView, name: str) -> None:
-    """Whether a draft was made for this target.
+    """Check that a draft was made for this target.
 
     Raises:
         UserError: names everything that does not fit.

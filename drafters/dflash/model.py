@@ -1,27 +1,22 @@
 """The DFlash network (arXiv 2602.06036): a block of masks attends to target features.
 
 Names of shapes: L layers, H hidden, F taps, B rows of a block, h query heads, g key/value heads,
-d head_dim, n context rows. Every context row becomes one key and value per layer and nothing
-else; only block rows run through the layers.
+d head_dim, n context rows. A context row only becomes one key and one value per layer; the rows
+of a block alone run through the layers.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drafters.dflash.config import DFlashConfig
-from specbench.drafting.layers import Norm, Rope, heads_of, rms_norm, rotate
-
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q ``[..., B, h, d]``, k and v ``[..., B, g, d]``) to ``[..., B, h * d]``."""
+from specbench.drafting.layers import Attend, Norm, Rope, heads_of, rms_norm, rotate
 
 
 class Attention(nn.Module):
-    """Projections of one layer; q, k and v lie under one another in one matrix."""
+    """Projections of one layer, with a fused q/k/v projection."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -33,7 +28,7 @@ class Attention(nn.Module):
         self.k_norm = Norm(config.head_dim, config.eps)
 
     def block(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
-        """q ``[..., B, h, d]``, k and v ``[..., B, g, d]`` of block rows ``[..., B, H]``."""
+        """Project rows ``[..., B, H]`` to q ``[..., B, h, d]``, k and v ``[..., B, g, d]``."""
         packed = heads_of(self.qkv_proj(x), self.head_dim)
         qk, v = torch.split(packed, [self.heads + self.kv_heads, self.kv_heads], dim=-2)
         weight = torch.cat(
@@ -46,7 +41,7 @@ class Attention(nn.Module):
         return qk[..., : self.heads, :], qk[..., self.heads :, :], v
 
     def context(self, c: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-        """k and v ``[..., n, g, d]`` of projected features ``[..., n, H]``."""
+        """Project conditioned features ``[..., n, H]`` to k and v ``[..., n, g, d]``."""
         weight = self.qkv_proj.weight[self.heads * self.head_dim :]
         packed = heads_of(F.linear(c, weight), self.head_dim)
         k, v = packed.chunk(2, dim=-2)
@@ -54,7 +49,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU; gate and up lie under one another in one matrix."""
+    """SwiGLU with a fused gate/up projection."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -83,9 +78,9 @@ class Layer(nn.Module):
 
 
 class DFlashModel(nn.Module):
-    """The draft; the target lends embedding and head.
+    """The draft network; embedding and head are the target's.
 
-    Parameters carry the checkpoint's names, except that q, k, v and gate, up are joined.
+    Parameters carry the checkpoint's names, except that q, k, v and gate, up are fused.
     """
 
     def __init__(self, config: DFlashConfig) -> None:
@@ -99,20 +94,20 @@ class DFlashModel(nn.Module):
         self._stacked = self._key_norms = torch.empty(0)
 
     def condition(self, features: Tensor) -> Tensor:
-        """Features ``[..., F * H]``, taps side by side, to what every layer attends to."""
+        """Turn features ``[..., F * H]``, taps side by side, into what every layer attends to."""
         return self.hidden_norm(self.fc(features))  # type: ignore[no-any-return]
 
     def forward(self, hidden: Tensor, rope: Rope, attend: Attend) -> Tensor:
-        """Block embeddings ``[..., B, H]`` to final hidden states of the same shape."""
+        """Run block embeddings ``[..., B, H]``; returns final hidden states of that shape."""
         for index, layer in enumerate(self.layers):
             hidden = layer(index, hidden, rope, attend)
         return self.norm(hidden)  # type: ignore[no-any-return]
 
     def stack(self) -> None:
-        """Let one product give the context keys and values of all layers.
+        """Stack the layers' q/k/v weights, so that one product gives all context keys and values.
 
-        The layers' own matrices become views of the stacked one, so nothing is held twice.
-        Needed before `context`; the weights are frozen by it.
+        The layers' own matrices become views of the stack, so nothing is held twice. Call it
+        before `context`; it freezes the weights.
         """
         attentions = [part for part in self.modules() if isinstance(part, Attention)]
         self.requires_grad_(False)
@@ -122,7 +117,7 @@ class DFlashModel(nn.Module):
             attention.qkv_proj.weight = nn.Parameter(weight, requires_grad=False)
 
     def context(self, features: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
-        """Keys and values ``[L, g, n, d]`` of features ``[n, F * H]`` for all layers at once."""
+        """Compute all layers' keys and values ``[L, g, n, d]`` of features ``[n, F * H]``."""
         c = self.config
         weight = self._stacked[:, c.heads * c.head_dim :].transpose(1, 2)
         packed = heads_of(torch.matmul(self.condition(features), weight), c.head_dim)
@@ -131,7 +126,7 @@ class DFlashModel(nn.Module):
         return k.transpose(1, 2), v.transpose(1, 2)
 
     def logits(self, hidden: Tensor, head: nn.Module) -> Tensor:
-        """The target's head on ``[..., H]``, with the draft's own multiplier and soft cap."""
+        """Apply the target's head to ``[..., H]``, with the draft's own multiplier and soft cap."""
         logits: Tensor = head(hidden)
         if self.config.output_multiplier != 1:
             logits = logits * self.config.output_multiplier

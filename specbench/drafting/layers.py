@@ -6,7 +6,7 @@ d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -20,9 +20,13 @@ from specbench.core.attention import grouped_attention as grouped_attention
 Rope = tuple[Tensor, Tensor]
 """Cosines and signed sines, each ``[..., 1, d]``."""
 
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q ``[..., n, h, d]``, k and v ``[..., n, g, d]``) to ``[..., n, h * d]``: how a draft
+network attends is up to its caller."""
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Over the last axis, in float32, rounded to x's dtype before the weight (as in Llama)."""
+    """Normalise the last axis in float32; round to x's dtype before the weight, as Llama does."""
     return weight * F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
 
 
@@ -39,24 +43,26 @@ class Norm(nn.Module):
 
 
 def heads_of(x: Tensor, head_dim: int) -> Tensor:
-    """``[..., heads * d]`` as ``[..., heads, d]``."""
+    """View ``[..., heads * d]`` as ``[..., heads, d]``."""
     return x.view(*x.shape[:-1], -1, head_dim)
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:
-    """Rotary embedding of ``[..., n, heads, d]``, halves against each other, in the tables' dtype
-    and rounded to x's."""
+    """Apply the rotary embedding to ``[..., n, heads, d]``: the two halves of a head form pairs.
+
+    Computed in the tables' dtype, rounded to x's.
+    """
     cos, sin = rope
     return (x * cos + x.roll(x.shape[-1] // 2, -1) * sin).to(x.dtype)
 
 
 class RotaryConfig(Protocol):
-    """What rotary tables depend on.
+    """The settings that rotary tables depend on.
 
     Attributes:
         head_dim: d.
         rope: transformers' ``rope_parameters``.
-        max_positions: a length that some scalings use; tables are right beyond it too.
+        max_positions: a length that some scalings use; tables beyond it are right too.
     """
 
     @property
@@ -68,9 +74,9 @@ class RotaryConfig(Protocol):
 
 
 def rope_table(config: RotaryConfig, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rope:
-    """Tables for ``positions`` ``[...]``, computed in float32, in ``dtype``.
+    """Compute tables for ``positions`` ``[...]`` in float32 and return them in ``dtype``.
 
-    The sines of the first half are negated: `rotate` then needs no negation of its own.
+    The sines of the first half are negated, so that `rotate` needs no negation.
     """
     rotary = LlamaRotaryEmbedding(
         LlamaConfig(
@@ -88,7 +94,7 @@ def rope_table(config: RotaryConfig, positions: Tensor, dtype: torch.dtype = tor
 
 
 class RopeTables:
-    """`rope_table` of the positions from 0 on, made again only for a longer sequence."""
+    """Keep `rope_table` of the positions from 0; recompute it only for a longer sequence."""
 
     def __init__(
         self, config: RotaryConfig, device: torch.device, dtype: torch.dtype = torch.float32
@@ -97,7 +103,7 @@ class RopeTables:
         self._tables: Rope = (torch.empty(0), torch.empty(0))
 
     def __call__(self, length: int) -> Rope:
-        """Tables of the positions below ``length`` (and more)."""
+        """Return tables of at least the positions below ``length``."""
         if len(self._tables[0]) < length:
             positions = torch.arange(length, device=self._device)
             self._tables = rope_table(self._config, positions, self._dtype)
@@ -105,7 +111,24 @@ class RopeTables:
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """`grouped_attention` of one sequence's rows: q ``[n, h, d]``, keys and values
-    ``[g, m, d]``, to ``[n, h * d]``."""
+    """`grouped_attention` of one sequence.
+
+    Args:
+        q: ``[n, h, d]``.
+        keys, values: ``[g, m, d]``.
+        mask: as `grouped_attention` takes it; None: every row sees every column.
+
+    Returns:
+        ``[n, h * d]``.
+    """
     out = grouped_attention(q.transpose(0, 1)[None], keys[None], values[None], mask)
     return out[0].reshape(len(q), -1)
+
+
+def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attend from q ``[n, h, d]`` to keys and values ``[g, n, d]`` of the same rows and of those
+    before them; returns ``[n, h * d]``."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=True
+    )
+    return out[0].transpose(0, 1).reshape(len(q), -1)

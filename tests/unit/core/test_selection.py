@@ -28,7 +28,7 @@ from specbench.core.rules import (
     walk,
 )
 from specbench.core.sampling import Sampling, probabilities
-from specbench.drafting.candidates import draw_candidates, merge_chains
+from specbench.drafting.proposals import draw_candidates, merge_chains
 from tests.helpers.token_laws import LENGTH, VOCABULARY, Draft, Laws, Prefix, pick, pvalue
 
 PLAIN = Sampling(1.0)

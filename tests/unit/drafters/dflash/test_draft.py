@@ -187,12 +187,13 @@ def test_rounds_work_in_place(target: Target, tmp_path: Path) -> None:
     drafter = bound_draft(target, write_draft(draft_config(target), tmp_path))
     session = session_with(drafter, features_of(drafter, 6))
     assert isinstance(session, DFlashSession)
-    places = (session._keys.data_ptr(), session._values.data_ptr())
+    places = [buffer.data_ptr() for buffer in session.buffers()]
+    assert len(places) == 2
     for _ in range(5):
         session.propose(9)
         session.commit(Commit((2, 3), features_of(drafter, 2)))
-    assert places == (session._keys.data_ptr(), session._values.data_ptr())
-    assert session._length == 16
+    assert places == [buffer.data_ptr() for buffer in session.buffers()]
+    assert session.kv.length == 16
 
 
 def test_joined_weights_are_held_once(target: Target, tmp_path: Path) -> None:
