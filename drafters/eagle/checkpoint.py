@@ -27,7 +27,7 @@ def load_model(
     dtype: torch.dtype,
     adjust: Callable[[EagleConfig], EagleConfig] = lambda config: config,
 ) -> AnyEagle:
-    """A draft with all its tensors and no others, in ``dtype`` on ``device``.
+    """Load a draft with all its tensors and no others, in ``dtype`` on ``device``.
 
     Args:
         adjust: changes the settings read from the folder before the model is made.
@@ -69,7 +69,7 @@ def _cast(value: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder by the names in its files; .bin only without safetensors."""
+    """Read all tensors of a folder by name; .bin files only where there is no safetensors file."""
     if list(folder.glob("*.safetensors")):
         with open_tensors(folder) as stored:
             return {name: stored.read(name) for name in stored.shapes}
@@ -98,7 +98,8 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
 
 
 def _official_names(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """The official spelling: without a trainer's prefix, EAGLE-3's first layer as midlayer."""
+    """Rename tensors to the official spelling: no trainer's prefix, EAGLE-3's first layer is
+    ``midlayer``."""
     plain = {name.removeprefix("draft_model."): value for name, value in tensors.items()}
     if "layers.0.hidden_norm.weight" in plain:
         plain = {_midlayer(name): value for name, value in plain.items()}
@@ -112,7 +113,7 @@ def _midlayer(name: str) -> str:
 
 
 def _settle_vocabulary(tensors: dict[str, Tensor], config: EagleConfig, folder: Path) -> None:
-    """Check d2t and t2d, rebuild a missing t2d, drop both where they say nothing.
+    """Check d2t and t2d, rebuild a missing t2d, drop both where the vocabulary is not reduced.
 
     Raises:
         UserError: the two contradict each other or the sizes.
@@ -162,9 +163,10 @@ def _check_finite(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def own_embedding_differs(model: AnyEagle, target_embedding: Tensor) -> bool:
-    """Whether the draft's embedding is really its own; one that equals the target's is let go.
+    """True if the draft's embedding differs from the target's; an identical copy is dropped.
 
-    Some exporters write the target's, in another 16-bit format too, and one wrote a random one.
+    Some exporters write the target's embedding, also in another 16-bit format, and one exporter
+    wrote a random embedding.
     """
     own = model.embed_tokens
     if own is None:
@@ -176,7 +178,7 @@ def own_embedding_differs(model: AnyEagle, target_embedding: Tensor) -> bool:
         return False
     warnings.warn(
         "The draft brings an embedding that is not the target's. It is used; if acceptance is near "
-        "zero, the checkpoint may have been exported with a wrong one.",
+        "zero, the checkpoint may have been exported with a wrong embedding.",
         stacklevel=2,
     )
     return True

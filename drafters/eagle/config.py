@@ -1,4 +1,4 @@
-"""What an EAGLE draft is, whichever layout it came in."""
+"""The settings of an EAGLE draft, independent of the layout that its checkpoint came in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specbench.api import UserError
 
 @dataclass(frozen=True)
 class EagleConfig:
-    """What a draft's forward depends on.
+    """The settings that a draft's forward depends on.
 
     Attributes:
         version: 3, or 1 for the heads that EAGLE-1 and EAGLE-2 share.
@@ -22,12 +22,12 @@ class EagleConfig:
         taps_count: target features side by side in front of fc (1 in EAGLE-1/2).
         layer_ids: the target layers as the file numbers them; None where it names none.
         rope: transformers' ``rope_parameters``.
-        max_positions: of the config; a length that some scalings of the rotary embedding use.
+        max_positions: a length that some scalings of the rotary embedding use.
         fc_bias, qkv_bias, output_bias, qk_norm: which tensors there are.
         norm_before_residual: the residual carries the normed feature.
         norm_before_fc: one norm over all features together in front of fc.
         fc_norm: one norm per feature in front of fc.
-        norm_output: the normed output is what the next step gets.
+        norm_output: the next step gets the normed output.
         own_embedding, own_head: whether the draft brings its own instead of the target's.
     """
 
@@ -61,18 +61,18 @@ class EagleConfig:
 
     @property
     def ids_count_outputs(self) -> bool:
-        """Whether `layer_ids` number layers whose output is meant, not boundaries.
+        """True if `layer_ids` name layers by their output, False if they are boundaries.
 
-        Two conventions are in use and no file says which it follows; only in the first one, that
-        of SpecForge and Model-Optimizer, does a published list begin with 1.
+        Two conventions are in use, and no file says which it follows. Only with the first, that of
+        SpecForge and Model-Optimizer, does a published list begin with 1.
         """
         return self.layer_ids is not None and self.layer_ids[0] == 1
 
     def boundaries(self, target_layers: int) -> tuple[int, ...]:
-        """The target boundaries whose features it reads, for a target of so many layers.
+        """Return the boundaries whose features it reads, in a target of ``target_layers`` layers.
 
-        EAGLE-1/2 read the last one (and apply the target's final norm); EAGLE-3 without ids of
-        its own reads those in front of layers 2, N // 2 and N - 3.
+        EAGLE-1/2 read the last boundary (and apply the target's final norm). EAGLE-3 without layer
+        ids in its file reads those in front of layers 2, N // 2 and N - 3.
 
         Raises:
             UserError: the target has too few layers for them.
@@ -94,7 +94,7 @@ class EagleConfig:
 
 
 def dump_config(config: EagleConfig, dtype: str) -> dict[str, Any]:
-    """config.json in the official layout (`drafters.eagle.layout.parse_config` reads it back)."""
+    """Make config.json in the official layout; `drafters.eagle.layout.parse_config` reads it."""
     kind = "LlamaForCausalLMEagle3" if config.version == 3 else "LlamaForCausalLM"
     dumped: dict[str, Any] = {
         "architectures": [kind],

@@ -1,6 +1,6 @@
-"""config.json of an EAGLE draft in any of the layouts in use, read as data.
+"""Read config.json of an EAGLE draft, in any of the layouts in use, as data.
 
-Widths come from the tensors; the file says how many heads there are, how positions are rotated,
+Widths come from the tensors. The file says how many heads there are, how positions are rotated,
 which target layers are read and which variants of the forward were trained. The layouts are the
 official one (also SpecForge's and AngelSlim's), speculators' and Model-Optimizer's.
 """
@@ -19,7 +19,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 _NORMS = ("norm_before_fc", "fc_norm", "norm_output", "norm_before_residual")
 
-# A key of these with any value but the ones named (or null) changes the forward.
+# Any other value of these keys (null aside) changes the forward.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "mlp_bias": (False,),
@@ -37,7 +37,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "parallel_draft_heads_num_layers": (0, 1),
     "has_lm_head": (True, False),
 }
-# Keys of other methods or attentions; present and not null, they are refused.
+# Keys of other methods or attentions; refused where they are present and not null.
 _FOREIGN = (
     "q_lora_rank",
     "kv_lora_rank",
@@ -89,7 +89,7 @@ _SPECULATORS = {
 
 
 def parse_config(raw: Mapping[str, Any], shapes: Shapes, where: str) -> EagleConfig:
-    """What the forward of a checkpoint depends on.
+    """Parse the settings that the forward of a checkpoint depends on.
 
     Args:
         raw: the parsed config.json.
@@ -130,8 +130,8 @@ def parse_config(raw: Mapping[str, Any], shapes: Shapes, where: str) -> EagleCon
                        - {"0"}),
         layer_ids=_layer_ids(read) if version == 3 else None,
         eps=read.number("rms_norm_eps", 1e-6),
-        # The target's base is never taken over: official drafts of Llama-3.1 say nothing and were
-        # trained with 10000.
+        # The target's base is never taken over: official drafts of Llama-3.1 state no base and
+        # were trained with 10000.
         rope=read.rope(10000.0),
         max_positions=read.integer("max_position_embeddings", 2048),
         fc_bias="fc.bias" in shapes,
@@ -163,13 +163,13 @@ def _shape(shapes: Shapes, name: str, where: str) -> tuple[int, ...]:
 
 
 def _match(read: ConfigReader, key: str, said: int, held: int, tensor: str) -> None:
-    """Refuse a config that says otherwise than the tensors."""
+    """Refuse a config that contradicts the tensors."""
     if said != held:
         raise read.error(key, f"is {said}, but {tensor} has {held} rows")
 
 
 def _refuse(raw: Mapping[str, Any], read: ConfigReader) -> None:
-    """Refuse what would change the forward and is not implemented.
+    """Refuse settings that would change the forward and are not implemented.
 
     Raises:
         UserError: names every such key with its value.
@@ -198,7 +198,7 @@ def _refuse(raw: Mapping[str, Any], read: ConfigReader) -> None:
 
 
 def _vocabularies(read: ConfigReader, shapes: Shapes) -> tuple[int, int]:
-    """The target's vocabulary and the draft's.
+    """Return the sizes of the target's vocabulary and of the draft's.
 
     Raises:
         UserError: a reduced vocabulary without a head of its own or without d2t.

@@ -2,23 +2,18 @@
 
 Names of shapes: H hidden, Ht the target's hidden, F taps, h query heads, g key/value heads,
 d head_dim, n rows, V target vocabulary, Vd draft vocabulary. Row p joins what is known of token p
-(its target feature, or the draft's own output where there is none yet) with the embedding of
-token p + 1 and predicts token p + 2; its rotary position is p.
+(its target feature, or the draft's own output where there is no feature yet) with the embedding
+of token p + 1, and predicts token p + 2; its rotary position is p.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drafters.eagle.config import EagleConfig
-from specbench.drafting.layers import Norm, Rope, heads_of, rotate
-
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q ``[..., n, h, d]``, k and v ``[..., n, g, d]``) to ``[..., n, h * d]``."""
+from specbench.drafting.layers import Attend, Norm, Rope, heads_of, rotate
 
 
 class Attention(nn.Module):
@@ -57,7 +52,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """A decoder layer; the first one of EAGLE-1/2 has no norm in front of its attention."""
+    """A decoder layer; the first layer of EAGLE-1/2 has no norm in front of its attention."""
 
     def __init__(self, config: EagleConfig, normed: bool) -> None:
         super().__init__()
@@ -131,7 +126,7 @@ class Eagle3Model(nn.Module):
         self.register_buffer("t2d", t2d)
 
     def condition(self, features: Tensor) -> Tensor:
-        """Target features ``[..., F * Ht]``, taps side by side, to ``[..., H]``."""
+        """Project target features ``[..., F * Ht]``, taps side by side, to ``[..., H]``."""
         features = self.input_norm(features)
         if self.fc_norm:
             parts = features.chunk(len(self.fc_norm), dim=-1)
@@ -141,11 +136,11 @@ class Eagle3Model(nn.Module):
         return self.fc(features)  # type: ignore[no-any-return]
 
     def forward(self, embedding: Tensor, known: Tensor, rope: Rope, attend: Attend) -> Tensor:
-        """One draft step over rows.
+        """Run one draft step over rows.
 
         Args:
             embedding: ``[..., n, H]`` of each row's next token.
-            known: ``[..., n, H]`` conditioned feature, or the output of the step before.
+            known: ``[..., n, H]`` conditioned features, or the output of the step before.
 
         Returns:
             ``[..., n, H]``, the ``known`` of the step after; `logits` takes it too.
@@ -156,7 +151,8 @@ class Eagle3Model(nn.Module):
         return self.norm(hidden) if self.config.norm_output else hidden  # type: ignore[no-any-return]
 
     def logits(self, output: Tensor, head: nn.Module) -> Tensor:
-        """``[..., Vd]`` of outputs ``[..., H]``; ``head`` is the target's, for a draft without."""
+        """Compute ``[..., Vd]`` logits of outputs ``[..., H]``; ``head`` is the target's, used by a
+        draft that has none."""
         if not self.config.norm_output:
             output = self.norm(output)
         logits: Tensor = (self.lm_head or head)(output)
@@ -164,7 +160,7 @@ class Eagle3Model(nn.Module):
 
 
 class EagleModel(nn.Module):
-    """EAGLE-1 and EAGLE-2: features are predicted, and read by the target's own head."""
+    """EAGLE-1 and EAGLE-2: the draft predicts features, and the target's own head reads them."""
 
     def __init__(self, config: EagleConfig) -> None:
         super().__init__()
@@ -174,18 +170,18 @@ class EagleModel(nn.Module):
         self.embed_tokens = _embedding(config)
 
     def condition(self, features: Tensor) -> Tensor:
-        """Target features ``[..., H]``, past the target's final norm: taken as they are."""
+        """Take target features ``[..., H]``, past the target's final norm, as they are."""
         return features
 
     def forward(self, embedding: Tensor, known: Tensor, rope: Rope, attend: Attend) -> Tensor:
-        """One draft step over rows; arguments and result as in `Eagle3Model.forward`."""
+        """Run one draft step over rows; arguments and result as in `Eagle3Model.forward`."""
         hidden = self.fc(torch.cat([embedding, known], dim=-1))
         for index, layer in enumerate(self.layers):
             hidden = layer(index, hidden, rope, attend)
         return hidden  # type: ignore[no-any-return]
 
     def logits(self, output: Tensor, head: nn.Module) -> Tensor:
-        """``[..., V]`` of outputs ``[..., H]`` by the target's head."""
+        """Compute ``[..., V]`` logits of outputs ``[..., H]`` with the target's head."""
         return head(output)  # type: ignore[no-any-return]
 
 

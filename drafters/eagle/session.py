@@ -3,82 +3,79 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from drafters.eagle import tree
+from drafters.eagle.base import Eagle
 from specbench.api import (
     REJECT,
     Commit,
     DraftSession,
     Proposal,
     Request,
+    all_finite,
     probabilities,
     seeded_generator,
 )
-from specbench.drafting.layers import attention
-
-if TYPE_CHECKING:
-    from drafters.eagle.draft import Eagle, Eagle3
+from specbench.drafting.kv import DraftKV
 
 
 class EagleSession(DraftSession):
-    """One sequence; keys and values of all layers in buffers allocated once.
+    """One sequence.
 
-    The first ``length`` rows belong to the committed tokens before the anchor, all of them made
-    from real target features. A tree's rows are written behind them and are overwritten by the
-    next commit, so that nothing of a draft outlives its round.
+    The committed rows of ``kv`` belong to the committed tokens before the anchor, and all of them
+    are made from real target features; the rows of a tree are scratch behind them.
     """
 
     @torch.inference_mode()
     def __init__(self, drafter: Eagle, request: Request) -> None:
-        config = drafter.config
+        config, target = drafter.config, drafter.target
         self._drafter = drafter
         self._request = request
         rows = request.capacity + drafter.scratch
         shape = (config.layers, config.kv_heads, rows, config.head_dim)
-        target = drafter.target
-        self._keys = torch.empty(shape, dtype=target.dtype, device=target.device)
-        self._values = torch.empty_like(self._keys)
+        self.kv = DraftKV(shape, dtype=target.dtype, device=target.device)
         self._cos, self._sin = drafter.rope(rows)
         self._groups = config.heads // config.kv_heads
         self._itself = torch.eye(drafter.level_size, dtype=torch.bool, device=target.device)
-        # What the rows of the last level see: the committed ones, their ancestors, themselves.
+        # What the rows of the last level see: the committed rows, their ancestors, themselves.
         self._visible = self._itself[:1, :0]
         self._outputs = torch.empty(0)
         self._level = self._used = 0
-        self.length = 0
 
     @torch.inference_mode()
     def commit(self, commit: Commit) -> None:
-        """The catch-up pass: every new pair of a target feature and the token behind it."""
+        """Catch up: run every new pair of a target feature and the token behind it."""
         assert commit.features is not None, "an EAGLE drafter taps the target"
         count = len(commit.features)
         known = self._drafter.condition(commit.features)
         ids = torch.tensor(commit.tokens[-count:], device=known.device)
-        mask = None
-        if self.length and count > 1:
-            mask = torch.ones(count, self.length + count, dtype=torch.bool, device=known.device)
-            mask = mask.tril_(self.length).repeat(self._groups, 1)
-        positions = slice(self.length, self.length + count)
+        mask, length = None, self.kv.length
+        if length and count > 1:
+            mask = torch.ones(count, length + count, dtype=torch.bool, device=known.device)
+            mask = mask.tril_(length).repeat(self._groups, 1)
+        positions = slice(length, length + count)
         self._outputs = self._step(ids, known, positions, positions, mask)[-1:]
-        self.length += count
+        self.kv.length += count
 
     @torch.inference_mode()
     def propose(self, budget: int) -> Proposal:
         self._level = self._used = 0
-        self._visible = self._itself.new_ones(1, self.length)
+        self._visible = self._itself.new_ones(1, self.kv.length)
         return self._grow(self._logits(), budget)
+
+    def buffers(self) -> Iterable[Tensor]:
+        return self.kv.buffers()
 
     @abstractmethod
     def _grow(self, logits: Tensor, budget: int) -> Proposal:
-        """A proposal of at most ``budget`` levels from the logits ``[1, Vd]`` behind the anchor."""
+        """Propose at most ``budget`` levels, from the logits ``[1, Vd]`` behind the anchor."""
 
     def _logits(self) -> Tensor:
-        """``[k, Vd]`` of the rows that ran last."""
+        """Compute ``[k, Vd]`` logits of the rows that ran last."""
         return self._drafter.model.logits(self._outputs, self._drafter.target.head)
 
     def _expand(self, tokens: Tensor, ranks: Tensor) -> Tensor:
@@ -90,8 +87,8 @@ class EagleSession(DraftSession):
         return self._run_level(tokens, known, self._visible.repeat(self._groups, 1))
 
     def _run_level(self, tokens: Tensor, known: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits of draft ids ``[k]``, which share one position, in the next scratch rows."""
-        first, position = self.length + self._used, self.length + self._level
+        """Run draft ids ``[k]``, which share one position, in the next scratch rows; logits."""
+        first, position = self.kv.length + self._used, self.kv.length + self._level
         rows = slice(first, first + len(tokens))
         ids = self._drafter.to_target(tokens)
         positions = slice(position, position + 1)
@@ -103,24 +100,19 @@ class EagleSession(DraftSession):
     def _step(
         self, ids: Tensor, known: Tensor, positions: slice, rows: slice, mask: Tensor | None
     ) -> Tensor:
-        """One forward of the draft over target ids ``[n]``.
+        """Run one forward of the draft over target ids ``[n]``.
 
         Args:
             known: ``[n, H]`` conditioned features or the outputs of the step before.
-            positions: rotary positions, one a row or one for all.
+            positions: rotary positions, one per row or one for all.
             rows: of the buffers, where the keys and values go.
-            mask: ``[h / g * n, rows.stop]`` bool, the query heads of a group under one another;
-                None is causal, or a single row that sees everything.
+            mask: ``[h / g * n, rows.stop]`` bool, the query heads of a group stacked as rows; None
+                is causal, or a single row that sees everything.
         """
+        causal = mask is None and len(ids) > 1
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._keys[layer, :, rows] = k.transpose(0, 1)
-            self._values[layer, :, rows] = v.transpose(0, 1)
-            seen = slice(0, rows.stop)
-            keys, values = self._keys[layer, :, seen], self._values[layer, :, seen]
-            if mask is None and len(q) > 1:
-                return causal_attention(q, keys, values)
-            return attention(q, keys, values, mask)
+            return self.kv.attend(layer, rows, q, k, v, mask, causal=causal)
 
         rope = self._cos[positions], self._sin[positions]
         return self._drafter.model(self._drafter.embed(ids), known, rope, attend)  # type: ignore[no-any-return]
@@ -129,37 +121,36 @@ class EagleSession(DraftSession):
 class TreeSession(EagleSession):
     """EAGLE-2's dynamic tree."""
 
-    _drafter: Eagle3
+    def __init__(self, drafter: Eagle, request: Request, top_k: int, depth: int) -> None:
+        super().__init__(drafter, request)
+        self._top_k, self._depth = top_k, depth
 
     def _grow(self, logits: Tensor, budget: int) -> Proposal:
-        drafter = self._drafter
-        depth = min(drafter.depth, budget - 1)
-        pool = tree.grow(logits, drafter.top_k, depth, self._expand)
-        tokens, parents = tree.rerank(pool, drafter.width)
-        # Logits that are no numbers make a score that is none.
-        finite = ~pool.scores.isnan().any()
-        return Proposal(drafter.to_target(tokens), parents, finite=finite)
+        pool = tree.grow(logits, self._top_k, min(self._depth, budget - 1), self._expand)
+        tokens, parents = tree.rerank(pool, self._drafter.width)
+        finite = all_finite(pool.best_children)
+        return Proposal(self._drafter.to_target(tokens), parents, finite=finite)
 
 
 class ChainSession(EagleSession):
-    """The tree of one node a level."""
+    """A tree of one node per level."""
 
     def _grow(self, logits: Tensor, budget: int) -> Proposal:
         best = tree.chain(logits, min(self._drafter.width, budget), self._extend)
         tokens = self._drafter.to_target(best.indices)
-        return Proposal.chain(tokens, finite=best.values.isfinite().all())
+        return Proposal.chain(tokens, finite=all_finite(best.values))
 
     def _extend(self, tokens: Tensor, ranks: Tensor) -> Tensor:
         return self._run_level(tokens, self._outputs, None)
 
 
 class FixedSession(EagleSession):
-    """EAGLE-1's tree of one shape, its siblings the best ones or drawn without replacement."""
+    """EAGLE-1's tree of one shape; siblings are the best tokens or drawn without replacement."""
 
     def __init__(self, drafter: Eagle, request: Request) -> None:
         super().__init__(drafter, request)
         device = drafter.target.device
-        self._draws = drafter.rule is REJECT and not request.sampling.greedy
+        self._draws = drafter.rule.at(request.sampling) is REJECT
         self._generator = seeded_generator(request.seed, "draft", device)
         self._ranks = [torch.tensor(ranks, device=device) for ranks in tree.fixed_ranks()]
         self._parents = torch.tensor(tree.fixed_parents(), device=device)
@@ -169,7 +160,7 @@ class FixedSession(EagleSession):
         self._peaks = []
         tokens, probs = tree.fixed(logits, self._ranks[: budget - 1], self._pick, self._expand)
         ids, parents = self._drafter.to_target(tokens), self._parents[: len(tokens)]
-        return Proposal(ids, parents, probs, finite=torch.stack(self._peaks).isfinite().all())
+        return Proposal(ids, parents, probs, finite=all_finite(torch.stack(self._peaks)))
 
     def _pick(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
         self._peaks.append(logits.max())
@@ -177,11 +168,3 @@ class FixedSession(EagleSession):
             return logits.topk(count).indices, None
         probs = probabilities(logits, self._request.sampling)
         return tree.without_replacement(probs, count, self._generator)
-
-
-def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """q ``[n, h, d]`` over keys and values ``[g, n, d]`` of the same rows to ``[n, h * d]``."""
-    out = F.scaled_dot_product_attention(
-        q.transpose(0, 1)[None], keys[None], values[None], is_causal=True, enable_gqa=True
-    )
-    return out[0].transpose(0, 1).reshape(len(q), -1)

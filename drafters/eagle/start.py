@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drafters.eagle.base import check_fit
 from drafters.eagle.checkpoint import load_model
 from drafters.eagle.config import EagleConfig
-from drafters.eagle.draft import check_fit
 from drafters.eagle.model import Eagle3Model
 from drafters.eagle.settings import Eagle3Settings
 from specbench.api import TargetView, UserError

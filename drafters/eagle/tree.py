@@ -17,9 +17,9 @@ Expand = Callable[[Tensor, Tensor], Tensor]
 """(draft ids ``[k]``, ranks ``[k]`` of their parents in the level before) to logits ``[k, Vd]``."""
 
 FIXED_TREE = ((4,), (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))
-"""EAGLE-1's tree of 25 (its ``mc_sim_7b_63``): how many children each node has, level by level.
+"""EAGLE-1's tree of 25 (its ``mc_sim_7b_63``): the number of children of each node, per level.
 
-The nodes with children are the first ones of their level; level 0 is the anchor alone.
+The nodes with children come first in their level; level 0 is the anchor alone.
 """
 
 
@@ -47,8 +47,13 @@ class Pool:
     expanded: Tensor
     top_k: int
 
+    @property
+    def best_children(self) -> Tensor:
+        """``[m / k]`` score of the best child of every node that was expanded."""
+        return self.scores[:: self.top_k]
+
     def parents(self, nodes: Tensor) -> Tensor:
-        """Index of each node's parent, -1 for the anchor."""
+        """Return the index of each node's parent, -1 for the anchor."""
         return self.expanded.index_select(0, nodes // self.top_k)
 
 
@@ -76,10 +81,13 @@ def grow(logits: Tensor, top_k: int, depth: int, expand: Expand) -> Pool:
 
 
 def rerank(pool: Pool, count: int) -> tuple[Tensor, Tensor]:
-    """Draft ids and parents of the ``count`` best nodes (all, if there are fewer), in pool order.
+    """Pick the ``count`` best nodes, or all of them if there are fewer, in pool order.
 
     A parent's score is never below its child's and its index is lower, so with ties broken by
     the index it is always among them.
+
+    Returns:
+        Draft ids, and the parent of each in the picked order.
     """
     kept = _best(pool.scores, count)[1].sort().values
     parents = pool.parents(kept)
@@ -88,7 +96,8 @@ def rerank(pool: Pool, count: int) -> tuple[Tensor, Tensor]:
 
 
 def chain(logits: Tensor, count: int, expand: Expand) -> Best:
-    """``[count]`` draft ids, each the most likely one behind the one before, and their logits."""
+    """Grow a chain: ``[count]`` draft ids, each the most likely token behind the one before it, and
+    their logits."""
     best = [logits.max(-1)]
     rank = torch.zeros_like(best[0].indices)
     while len(best) < count:
@@ -102,11 +111,11 @@ def fixed(
     pick: Callable[[Tensor, int], tuple[Tensor, Tensor | None]],
     expand: Expand,
 ) -> tuple[Tensor, Tensor | None]:
-    """Draft ids of the first levels of `FIXED_TREE`, and their distributions.
+    """Grow the first levels of `FIXED_TREE`: draft ids, and their distributions.
 
     Args:
         logits: ``[1, Vd]`` behind the anchor.
-        ranks: `fixed_ranks` as tensors; one level more than there are of them is grown.
+        ranks: `fixed_ranks` as tensors; one level more than their number is grown.
         pick: (logits ``[m, Vd]``, c) to c children of each node, ``[m, c]``, best or first drawn
             first, and the distributions ``[m, c, Vd]`` they were drawn from (None: one-hot).
         expand: runs one level.
@@ -125,12 +134,12 @@ def fixed(
 
 
 def fixed_ranks() -> list[list[int]]:
-    """For every level that is expanded, the ranks of its nodes' parents in the level before."""
+    """Return, per expanded level, the ranks of its nodes' parents in the level before."""
     return [_ranks(level)[: len(FIXED_TREE[level])] for level in range(1, len(FIXED_TREE))]
 
 
 def fixed_parents() -> list[int]:
-    """The parent of every node of `FIXED_TREE`, level by level, -1 for the anchor."""
+    """Return the parent of every node of `FIXED_TREE`, level by level; -1 is the anchor."""
     parents: list[int] = []
     start = -1
     for level in range(len(FIXED_TREE)):
@@ -148,9 +157,9 @@ def without_replacement(
     The order of p / Exp(1) is that of drawing one after the other (exponential races).
 
     Returns:
-        ids ``[m, count]`` in the order drawn, and ``[m, count, V]``, what each was drawn from:
-        the row without the ids before it, renormalised. Where nothing is left to draw the token
-        is arbitrary, but chosen before the target's noise, and so its distribution is one-hot.
+        Ids ``[m, count]`` in the order drawn, and ``[m, count, V]`` the distribution of each: the
+        row without the ids drawn before it, renormalised. Where nothing is left to draw, the token
+        is arbitrary but chosen before the target's noise, so its distribution is one-hot.
     """
     noise = torch.empty_like(probs).exponential_(generator=generator)
     tiny = torch.finfo(probs.dtype).tiny
@@ -165,13 +174,14 @@ def without_replacement(
 
 
 def _children(logits: Tensor, top_k: int, scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Scores and draft ids ``[k, top_k]`` of the best children of nodes with ``scores`` ``[k]``."""
+    """Return scores and draft ids ``[k, top_k]`` of the best children of nodes with ``scores``
+    ``[k]``, best first."""
     values, ids = F.log_softmax(logits, dim=-1, dtype=torch.float32).topk(top_k)
     return values if scores is None else values + scores[:, None], ids
 
 
 def _expanded(orders: list[Tensor], top_k: int, device: torch.device) -> Tensor:
-    """`Pool.expanded` from what was expanded of each level, as indices into the level."""
+    """Make `Pool.expanded` of the nodes expanded per level, given as indices into the level."""
     anchor = torch.full((1,), -1, dtype=torch.long, device=device)
     if not orders:
         return anchor
@@ -181,11 +191,11 @@ def _expanded(orders: list[Tensor], top_k: int, device: torch.device) -> Tensor:
 
 
 def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best scores and their indices, best first; of equal ones the lower index goes first."""
+    """Return the best scores and their indices, best first; of equals the lower index first."""
     values, order = scores.sort(descending=True, stable=True)
     return values[:count], order[:count]
 
 
 def _ranks(level: int) -> list[int]:
-    """For each node of a level of `FIXED_TREE` its parent's rank in the level before."""
+    """Return, for each node of a level of `FIXED_TREE`, its parent's rank in the level before."""
     return [rank for rank, count in enumerate(FIXED_TREE[level - 1]) for _ in range(count)]

@@ -63,7 +63,10 @@ class DraftKV:
         """
         self.keys[layer, :, rows] = k.transpose(0, 1)
         self.values[layer, :, rows] = v.transpose(0, 1)
-        keys, values = (part[layer, :, first : rows.stop] for part in self.buffers())
+        keys, values = (
+            self.keys[layer, :, first : rows.stop],
+            self.values[layer, :, first : rows.stop],
+        )
         return causal_attention(q, keys, values) if causal else attention(q, keys, values, mask)
 
     def buffers(self) -> tuple[Tensor, Tensor]:

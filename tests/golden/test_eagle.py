@@ -120,14 +120,14 @@ def drive(target: Target, drafter: Drafter, arrays: dict[str, Any]) -> None:
     for index in range(int(arrays["num_rounds"])):
         watched.calls.clear()
         session.commit(commit)
-        assert session.length == len(text) - 1
+        assert session.kv.length == len(text) - 1
         proposal = session.propose(1000)
         if index < int(arrays["n_rounds_recorded"]):
             recorded = part(arrays, f"r{index}_")
             assert text == recorded["context_ids"].tolist()
             check_catch_up(watched.calls[0], commit.features, recorded)
-            check_levels(watched.calls[1:], session.length, recorded)
-            check_tree(proposal, text[-1], session.length, recorded)
+            check_levels(watched.calls[1:], session.kv.length, recorded)
+            check_tree(proposal, text[-1], session.kv.length, recorded)
         commit = verifier.verify(proposal)
         accepted.append(commit.accepted)
         text += commit.tokens

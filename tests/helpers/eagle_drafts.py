@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from drafters.eagle.base import Eagle
 from drafters.eagle.checkpoint import load_model, save_model
 from drafters.eagle.config import EagleConfig
-from drafters.eagle.draft import Eagle
 from drafters.eagle.model import Eagle3Model, EagleModel
 from specbench.api import Target
 from specbench.drafting.layers import rope_table

@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 
 from drafters.eagle import draft, tree
+from drafters.eagle.base import Eagle
 from drafters.eagle.session import EagleSession
 from specbench import zoo
 from specbench.api import Drafter, Request, Sampling, Target, UserError, probabilities
@@ -22,10 +23,10 @@ from specbench.core.verifier import Verifier
 from specbench.testing import CONTRACT, Check, assert_lossless, random_prompts, tiny_target
 from tests.helpers.eagle_drafts import bound, eagle1_config, eagle3_config, write_head
 
-KINDS: dict[str, type[draft.Eagle]] = {
+KINDS: dict[str, type[Eagle]] = {
     kind.name: kind for kind in (draft.Eagle3, draft.Eagle2, draft.Eagle1)
 }
-PRESETS: dict[str, tuple[type[draft.Eagle], dict[str, Any]]] = {
+PRESETS: dict[str, tuple[type[Eagle], dict[str, Any]]] = {
     name: (kind, {}) for name, kind in KINDS.items()
 } | {
     preset["name"]: (KINDS[preset["drafter"]], preset["options"])
@@ -71,9 +72,9 @@ def test_cache_holds_the_committed_tokens_after_every_round(
     for _ in range(6):
         session.commit(commit)
         committed += len(commit.tokens)
-        assert session.length == committed - 1 == verifier.cache.length
+        assert session.kv.length == committed - 1 == verifier.cache.length
         commit = verifier.verify(session.propose(30))
-        assert session.length == committed - 1
+        assert session.kv.length == committed - 1
 
 
 @pytest.mark.parametrize(
@@ -125,13 +126,13 @@ def test_catching_up_in_rounds_equals_one_pass(
     # The prefill's own token follows the prompt.
     output = generate(target, drafter, text[:9], 30)
     whole = text[:9] + list(output.tokens)
-    fresh_verifier = Verifier(target, Sampling(), 0, session.length, 50, 0, drafter.taps)
+    fresh_verifier = Verifier(target, Sampling(), 0, session.kv.length, 50, 0, drafter.taps)
     fresh = drafter.open(Request(capacity=verifier.capacity))
-    fresh.commit(fresh_verifier.prefill(whole[: session.length]))
-    assert fresh.length == session.length
+    fresh.commit(fresh_verifier.prefill(whole[: session.kv.length]))
+    assert fresh.kv.length == session.kv.length
     torch.testing.assert_close(session._outputs, fresh._outputs, rtol=0, atol=1e-4)
-    rows = slice(0, session.length)
-    torch.testing.assert_close(session._keys[:, :, rows], fresh._keys[:, :, rows],
+    rows = slice(0, session.kv.length)
+    torch.testing.assert_close(session.kv.keys[:, :, rows], fresh.kv.keys[:, :, rows],
                                rtol=0, atol=1e-4)  # fmt: skip
 
 
