@@ -10,9 +10,9 @@ import torch
 from drafters.diffusion.families import FAMILIES, recognise
 from drafters.diffusion.model import DiffusionModel
 from drafters.diffusion.sampling import ORDERS, Choice, MultiBlock, Ranked, Step, denoise, even
-from drafters.diffusion.vocabulary import load_tokenizer
 from specbench.api import Sampling, UserError, seeded_generator
 from specbench.drafting.checkpoints import find_checkpoint, read_config
+from specbench.drafting.vocabulary import load_tokenizer
 from specbench.run.generation import Filled, Wanted
 
 MULTI_BLOCK = "multi_block"

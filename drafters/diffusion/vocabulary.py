@@ -1,41 +1,40 @@
-"""Between a drafter's token ids and the target's."""
+"""Map token ids between the target's and the drafter's vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from drafters.diffusion.model import DiffusionModel
 from specbench.api import TargetView, UserError
+from specbench.drafting.vocabulary import difference, load_tokenizer, no_tokenizer
 
 MIN_SHARE = 0.5
-"""Share of the target's tokens that must have a partner before vocabularies are mapped."""
+"""Least share of the target's tokens with a partner for vocabularies to be mapped."""
 
 
 class Vocabulary:
-    """Which drafter id says what a target id says.
+    """Maps token ids between the target's and the drafter's vocabulary.
 
-    Partners are ids with exactly the same token string. A drafter's id without a partner is never
-    drafted. A committed token without one is spelled with the longest pieces of its string that
-    the drafter has; what it cannot spell is left out of what it sees, which may cost acceptance
-    and never changes the output.
+    Partners are ids with exactly the same token string. A drafter id without a partner is never
+    drafted. A committed token without a partner is spelled with the longest pieces of its string
+    that the drafter has. A piece that it cannot spell is left out of the drafter's input, which
+    may cost acceptance and never changes the output.
 
     Args:
         partner: target id to drafter id.
-        spelled: the drafter's ids for other target ids; where an id is in neither it is left out.
+        spelled: the drafter's ids for other target ids. A target id in neither is left out.
         width: of the target's logits.
         drafter_width: of the drafter's logits.
         stop_ids: the drafter's ids that end a text; all of them mean ``stop``.
-        stop: the target's own stop id, None where it names none.
-        share: of the target's tokens that have a partner.
+        stop: the target's own stop id; None where it names none.
+        share: share of the target's tokens that have a partner.
 
     Attributes:
-        stop: the target id that the drafter's stop ids became, None where it has none.
+        stop: the target id that stands for the drafter's stop ids; None where it has none.
     """
 
     def __init__(
@@ -72,17 +71,18 @@ class Vocabulary:
         self._unsayable = (back < 0).to(device)
 
     def capacity(self, positions: int) -> int:
-        """Drafter positions to keep for so many target positions: spelling takes more."""
+        """Return the drafter positions that ``positions`` target positions may need; spelled tokens
+        take more than one."""
         return positions if all(len(ids) == 1 for ids in self._known.values()) else 2 * positions
 
     def prefix(self, tokens: Iterable[int]) -> list[int]:
-        """Committed target ids as the drafter is shown them."""
+        """Map committed target ids to the drafter's input."""
         return [theirs for token in tokens for theirs in self._known.get(token, ())]
 
     def logits(self, drafted: Tensor) -> Tensor:
-        """Drafter logits ``[..., drafter_width]`` to the target's ids, ``[..., width]``.
+        """Map drafter logits ``[..., drafter_width]`` to the target's ids, ``[..., width]``.
 
-        All the drafter's stop ids together become the target's stop id.
+        The probabilities of all the drafter's stop ids are added up as the target's stop id.
         """
         padded = torch.nn.functional.pad(drafted, (0, 1), value=-torch.inf)
         out = padded[..., self._index]
@@ -91,28 +91,28 @@ class Vocabulary:
         return out
 
     def sayable(self, drafted: Tensor) -> Tensor:
-        """Drafter logits with every id that the target lacks at -inf."""
+        """Set the drafter logits of every id that the target lacks to -inf."""
         return drafted.masked_fill(self._unsayable, -torch.inf)
 
 
 def match(
     target: TargetView, model: DiffusionModel, revision: str | None, map_vocabulary: bool, who: str
 ) -> Vocabulary:
-    """How ``model`` drafts for ``target``.
+    """Find how ``model`` can draft for ``target``.
 
-    The vocabularies are taken as one where they differ in nothing but added (special) tokens:
-    diffusion models add a mask to the tokenizer they start from. A drafter without tokenizer
-    files is taken to have the target's ids if it has as many (one more may be its mask).
+    Vocabularies count as the same where they differ only in added (special) tokens: diffusion
+    models add a mask to the tokenizer they start from. A drafter without tokenizer files is
+    assumed to have the target's ids if it has as many (one more may be its mask).
 
     Args:
-        model: the drafter, with the folder or hub id it came from as its name.
-        map_vocabulary: whether other vocabularies are mapped by exact token strings.
+        model: the drafter; its name is the folder or hub id it came from.
+        map_vocabulary: whether different vocabularies are mapped by exact token strings.
         who: the drafter's name, for messages.
 
     Raises:
         UserError: the vocabularies differ and are not to be mapped, or share too little.
     """
-    stops: dict[str, Any] = {"stop_ids": model.stop_ids, "stop": _stop(target)}
+    stops: dict[str, Any] = {"stop_ids": model.stop_ids, "stop": stop_id(target)}
     sizes: dict[str, Any] = {
         "width": target.vocab_size,
         "drafter_width": model.vocab_size,
@@ -120,19 +120,20 @@ def match(
     }
     tokenizer = load_tokenizer(model.name, revision)
     if tokenizer is None or target.tokenizer is None:
-        _require_same_size(target, model, tokenizer, who)
+        rows = model.decoder.config.vocab_size
+        if tokenizer is not None or rows not in (target.vocab_size, target.vocab_size + 1):
+            raise no_tokenizer(target, model.name, rows, tokenizer)
         return Vocabulary(_same_ids(target.vocab_size, model), **sizes, **stops)
     ours, theirs = target.tokenizer.get_vocab(), tokenizer.get_vocab()
-    differing = _differing(ours, theirs, _added(target.tokenizer) | _added(tokenizer))
+    differing = difference(ours, theirs, _added(target.tokenizer) | _added(tokenizer))
     partner = {i: theirs[token] for token, i in ours.items() if token in theirs}
     partner = {i: j for i, j in partner.items() if j != model.mask_id}
     share = len(partner) / len(ours)
     if differing and not map_vocabulary:
         raise UserError(
             f"The draft {model.name!r} has another tokenizer than the target {target.name!r}: "
-            f"{len(theirs)} tokens against {len(ours)}, first differing {differing}. Take a draft "
-            f"of the target's family, or map what they share ({share:.0%} of the target's tokens) "
-            f"with --set {who}.map_vocabulary=true."
+            f"{differing}. Take a draft of the target's family, or map the tokens that both have "
+            f"({share:.0%} of the target's tokens) with --set {who}.map_vocabulary=true."
         )
     if differing and share < MIN_SHARE:
         raise UserError(
@@ -145,42 +146,14 @@ def match(
     return Vocabulary(partner, **sizes, **stops, spelled=spelled, share=share)
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """A drafter's tokenizer without remote code, or None where it has none.
-
-    Dream's own class is Qwen2's under another name and only known to its remote code, so files
-    that `AutoTokenizer` refuses are tried as Qwen2's.
-    """
-    for kind in (AutoTokenizer, Qwen2Tokenizer):
-        try:
-            found = kind.from_pretrained(name, revision=revision, trust_remote_code=False)
-        except (OSError, ValueError, TypeError):
-            continue
-        # Where there are no files transformers may make one up that knows special tokens only.
-        if set(found.get_vocab()) - set(found.all_special_tokens):
-            return found
-    return None
-
-
-def _stop(target: TargetView) -> int | None:
-    """The id that ends the target's answers: the tokenizer's, else the config's first, else the
-    lowest that it stops at."""
+def stop_id(target: TargetView) -> int | None:
+    """Return the id that ends the target's answers: the tokenizer's, else the config's first, else
+    the lowest of its stop ids."""
     for holder in (target.tokenizer, target.config):
         eos = getattr(holder, "eos_token_id", None)
         if eos is not None:
             return int(eos[0] if isinstance(eos, list) else eos)
     return min(target.stop_ids, default=None)
-
-
-def _require_same_size(target: TargetView, model: DiffusionModel, tokenizer: Any, who: str) -> None:
-    rows = model.decoder.config.vocab_size
-    if tokenizer is not None or rows not in (target.vocab_size, target.vocab_size + 1):
-        without = model.name if tokenizer is None else target.name
-        raise UserError(
-            f"The target {target.name!r} has {target.vocab_size} token ids and the draft "
-            f"{model.name!r} has {rows}, and {without!r} has no tokenizer to compare them by: put "
-            f"its tokenizer files beside its weights, or give {who} a draft with the target's ids."
-        )
 
 
 def _same_ids(size: int, model: DiffusionModel) -> dict[int, int]:
@@ -191,16 +164,8 @@ def _added(tokenizer: Any) -> set[str]:
     return {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
 
 
-def _differing(ours: dict[str, int], theirs: dict[str, int], added: set[str]) -> str:
-    """The first ordinary tokens whose ids differ, for a person; empty where none do."""
-    tokens = (ours.keys() | theirs.keys()) - added
-    faults = [t for t in tokens if ours.get(t) != theirs.get(t)]
-    faults.sort(key=lambda token: (ours.get(token, len(ours)), token))
-    return ", ".join(f"{t!r} (id {ours.get(t)}, {theirs.get(t)})" for t in islice(faults, 3))
-
-
 def _spellings(missing: dict[str, int], theirs: dict[str, int]) -> dict[int, tuple[int, ...]]:
-    """Each missing token's string in the longest pieces the drafter has, from the left."""
+    """Spell each missing token, from the left, in the longest pieces that the drafter has."""
     return {i: tuple(_pieces(token, theirs)) for token, i in missing.items()}
 
 

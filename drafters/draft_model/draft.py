@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -22,15 +21,17 @@ from specbench.api import (
     Sampling,
     Target,
     TargetView,
-    UserError,
+    all_finite,
     draw,
     probabilities,
     seeded_generator,
 )
+from specbench.drafting.kv import cache_buffers
+from specbench.drafting.vocabulary import require_same_vocabulary
 
 
 class DraftModel(Drafter):
-    """A causal LM with the target's vocabulary, one forward a drafted token."""
+    """A causal LM with the target's vocabulary, one forward per drafted token."""
 
     name = "draft-model"
     Options = DraftModelOptions
@@ -46,7 +47,7 @@ class DraftModel(Drafter):
             UserError: it cannot be loaded, or its tokenizer differs.
         """
         self.width = self.options.tokens
-        self._model = Target.load(
+        self.model = Target.load(
             self.options.model,
             device=target.device,
             dtype=target.dtype,
@@ -54,17 +55,17 @@ class DraftModel(Drafter):
             role="draft",
         )
         self._vocabulary = target.vocab_size
-        _require_same_vocabulary(target, self._model)
+        require_same_vocabulary(target, self.model)
 
     def open(self, request: Request) -> DraftSession:
-        return _Chain(self._model, self._vocabulary, self.options, request)
+        return _Chain(self.model, self._vocabulary, self.options, request)
 
 
 class _Chain(DraftSession):
-    """The draft's K/V of the committed tokens, in buffers allocated once.
+    """One sequence.
 
     Between rounds the cache holds a prefix of the committed tokens and ``_pending`` the rest:
-    the bonus, and the last drafted token before it where the whole draft was kept.
+    the bonus and, where the whole draft was accepted, the last drafted token before it.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class _Chain(DraftSession):
         self._committed = 0
 
     def commit(self, commit: Commit) -> None:
-        # Drafted tokens that were kept are in the cache already, all but the last one drafted.
+        # Accepted tokens are in the cache already, except the last one that was drafted.
         self._cache.truncate(min(self._cache.length, self._committed + commit.accepted))
         self._committed += len(commit.tokens)
         missing = self._committed - self._cache.length
@@ -109,53 +110,24 @@ class _Chain(DraftSession):
             tokens.append(ids)
         if probs:
             return Proposal.chain(torch.cat(tokens), torch.stack(probs))
-        return Proposal.chain(torch.cat(tokens), finite=torch.cat(peaks).isfinite().all())
+        return Proposal.chain(torch.cat(tokens), finite=all_finite(torch.cat(peaks)))
+
+    def buffers(self) -> Iterable[Tensor]:
+        return cache_buffers(self._cache)
 
     def _room(self) -> int:
-        """Tokens that may still be drafted within the draft's own context."""
+        """Count the tokens that may still be drafted within the draft's own context."""
         limit = self._model.context_limit
         return self._tokens if limit is None else limit + 1 - self._committed
 
     def _next_logits(self, ids: Tensor) -> Tensor:
-        """Append ``ids`` ``[m]``; ``[vocabulary]`` logits of the next token, as wide as the
-        target's: rows that only one of the two models has are padding and never drafted."""
+        """Append ``ids`` ``[m]`` and return the ``[vocabulary]`` logits of the next token.
+
+        They are as wide as the target's: rows that only one of the two models has are padding and
+        never drafted.
+        """
         tree = Proposal.chain(ids[1:]) if self._cache.length else None
         logits, _ = self._model.forward(ids, self._cache, tree=tree, last_only=True)
         missing = self._vocabulary - logits.shape[-1]
         # A negative pad crops.
         return torch.nn.functional.pad(logits[-1], (0, missing), value=-torch.inf)
-
-
-def _require_same_vocabulary(target: TargetView, draft: Target) -> None:
-    ours, theirs = _vocab(target.tokenizer), _vocab(draft.tokenizer)
-    if ours is None and theirs is None:
-        if target.vocab_size != draft.vocab_size:
-            raise UserError(
-                f"The target {target.name!r} has {target.vocab_size} token ids and the draft "
-                f"{draft.name!r} has {draft.vocab_size}, and neither has a tokenizer: take a "
-                "draft with the target's vocabulary."
-            )
-        return
-    if ours is None or theirs is None:
-        without = target.name if ours is None else draft.name
-        raise UserError(
-            f"The tokenizers of target {target.name!r} and draft {draft.name!r} cannot be "
-            f"compared, since {without!r} has none: put its tokenizer files beside its weights."
-        )
-    if ours != theirs:
-        raise UserError(
-            f"The draft {draft.name!r} has another tokenizer than the target {target.name!r}: "
-            f"{len(theirs)} tokens against {len(ours)}, first differing (target, draft) in "
-            f"{_differences(ours, theirs)}. Take a draft of the target's family."
-        )
-
-
-def _vocab(tokenizer: Any) -> dict[str, int] | None:
-    return None if tokenizer is None else tokenizer.get_vocab()
-
-
-def _differences(ours: dict[str, int], theirs: dict[str, int]) -> str:
-    """The first ids at which the two vocabularies differ, with both tokens."""
-    left, right = ({i: t for t, i in vocab.items()} for vocab in (ours, theirs))
-    ids = (i for i in sorted(left.keys() | right.keys()) if left.get(i) != right.get(i))
-    return ", ".join(f"id {i} ({left.get(i)!r}, {right.get(i)!r})" for i in islice(ids, 3))

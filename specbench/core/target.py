@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -224,16 +225,25 @@ def largest_error(dtype: torch.dtype) -> float:
     return 1e-3 if dtype == torch.float32 else 0.05
 
 
-def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """The tokenizer of an embedded model, a folder or a hub id; None where there is none."""
-    try:
-        found = AutoTokenizer.from_pretrained(
-            zoo.resolve(name), revision=revision, trust_remote_code=False
-        )
-    except (OSError, ValueError):
-        return None
-    # Where there are no files transformers may make one up that knows its special tokens only.
-    return found if set(found.get_vocab()) - set(found.all_special_tokens) else None
+def load_tokenizer(
+    name: str, revision: str | None = None, kinds: Sequence[Any] = (AutoTokenizer,)
+) -> Any:
+    """The tokenizer of an embedded model, a folder or a hub id; None where there is none.
+
+    Args:
+        kinds: transformers' tokenizer classes, tried one after the other.
+    """
+    for kind in kinds:
+        try:
+            found = kind.from_pretrained(
+                zoo.resolve(name), revision=revision, trust_remote_code=False
+            )
+        except (OSError, ValueError, TypeError):
+            continue
+        # Where there are no files transformers may make one up that knows special tokens only.
+        if set(found.get_vocab()) - set(found.all_special_tokens):
+            return found
+    return None
 
 
 def _layer_type(window: int | None) -> str:

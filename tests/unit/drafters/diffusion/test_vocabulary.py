@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from drafters.diffusion.draft import Diffusion
-from drafters.diffusion.vocabulary import Vocabulary, _stop, load_tokenizer
+from drafters.diffusion.vocabulary import Vocabulary, stop_id
 from specbench.api import Commit, Request, Sampling, Target, UserError
+from specbench.drafting.vocabulary import load_tokenizer
 from specbench.testing import assert_lossless, tiny_target
 from tests.helpers.diffusion_drafts import save_twin, tokenizer
 
@@ -164,9 +165,9 @@ def test_dreams_tokenizer_is_loaded_without_its_code(tmp_path: Path) -> None:
 
 def test_the_targets_stop_id_is_its_tokenizers_then_its_configs() -> None:
     spoken = target_with(tokenizer(WORDS, ("<end>",), eos_token="<end>")).view()
-    assert _stop(spoken) == 60
+    assert stop_id(spoken) == 60
     silent = replace(spoken, tokenizer=None, stop_ids=frozenset())
-    assert _stop(silent) is None
-    assert _stop(replace(silent, stop_ids=frozenset({9, 4}))) == 4
+    assert stop_id(silent) is None
+    assert stop_id(replace(silent, stop_ids=frozenset({9, 4}))) == 4
     silent.config.eos_token_id = [7, 3]
-    assert _stop(silent) == 7
+    assert stop_id(silent) == 7

@@ -69,7 +69,7 @@ def test_a_draft_that_is_not_a_number_is_refused(
     temperature: float, sample: bool, target: Target, same: str
 ) -> None:
     drafter = bound(target, same, sample=sample)
-    drafter._model.model.get_output_embeddings().weight.data.fill_(torch.nan)
+    drafter.model.model.get_output_embeddings().weight.data.fill_(torch.nan)
     with pytest.raises(ValueError, match=r"the draft's (logits|distributions)"):
         generate(target, drafter, PROMPT, 8, sampling=Sampling(temperature))
 
@@ -82,7 +82,7 @@ def test_every_drafted_token_costs_one_forward_and_history_none(
     original = Target.forward
 
     def counting(self: Target, ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self is drafter._model:
+        if self is drafter.model:
             rows.append(len(ids))
         return original(self, ids, *args, **kwargs)
 
@@ -108,7 +108,7 @@ def test_its_cache_equals_a_fresh_one_after_every_round(
         session.commit(commit)
         proposal = session.propose(20)
         drafted = proposal.tokens.tolist()
-        logits = drafter._model.model(torch.tensor([text + drafted]), use_cache=False).logits[0]
+        logits = drafter.model.model(torch.tensor([text + drafted]), use_cache=False).logits[0]
         logits = logits[len(text) - 1 : -1]
         if proposal.probs is None:
             assert drafted == logits.argmax(-1).tolist()
@@ -182,11 +182,11 @@ def test_another_tokenizer_is_refused_with_both_vocabularies_facts(
         bound(ours, save(tmp_path, target, theirs))
     message = str(caught.value)
     assert "58 tokens against 60" in message
-    assert "id 5 ('w5', 'other'), id 58 ('w58', None)" in message
+    assert "'w5' (id 5, None), 'w58' (id 58, None), 'w59' (id 59, None)" in message
 
 
 def test_a_missing_tokenizer_on_one_side_is_refused(target: Target, same: str) -> None:
-    with pytest.raises(UserError, match="has none"):
+    with pytest.raises(UserError, match="has no tokenizer to compare them by"):
         bound(Target(target.model, tokenizer(WORDS)), same)
 
 
