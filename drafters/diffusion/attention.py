@@ -1,4 +1,4 @@
-"""Attention that sees what its mask shows, and everything where there is none."""
+"""Attention that follows its mask, and sees everything where there is no mask."""
 
 from __future__ import annotations
 
@@ -13,20 +13,15 @@ NAME = "specbench_open"
 
 
 def open_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **settings: Any,
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **settings: Any
 ) -> tuple[Tensor, None]:
-    """SDPA as `grouped_attention` lays it out.
+    """Run SDPA in the layout of `grouped_attention`.
 
-    transformers makes a mask only for attention that it has a mask for, and this has none: what a
-    model is given comes through as it is, and without one the kernels that take none can be used.
+    transformers makes masks only for attentions that a mask function is registered for. None is
+    registered for this one, so that a model's own mask comes through unchanged, and without a mask
+    the kernels that take none can be used.
     """
-    out = grouped_attention(query, key, value, attention_mask, settings.get("scaling"))
-    return out.contiguous(), None
+    return grouped_attention(q, k, v, mask, settings.get("scaling")).contiguous(), None
 
 
 AttentionInterface.register(NAME, open_attention)

@@ -55,10 +55,10 @@ _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 def base_config(raw: Mapping[str, Any], family: Family, where: str) -> Any:
-    """The base architecture's configuration from a family's config.json.
+    """Make the base architecture's configuration from a family's config.json.
 
     Raises:
-        UserError: a key is missing, or a value is not one the network is run with here.
+        UserError: a key is missing, or a value is not supported.
     """
     wrong = {k: raw[k] for k, v in family.fixed.items() if raw.get(k) not in (None, v)}
     if wrong:
@@ -84,7 +84,7 @@ def base_config(raw: Mapping[str, Any], family: Family, where: str) -> Any:
 
 
 def _value(raw: Mapping[str, Any], family: Family, key: str) -> Any:
-    """A setting under the family's name, else under the base's."""
+    """Read a setting by the family's name for it, else by the base's."""
     found = raw.get(family.keys.get(key, key))
     return raw.get(key) if found is None else found
 
@@ -92,7 +92,7 @@ def _value(raw: Mapping[str, Any], family: Family, key: str) -> Any:
 def load_decoder(
     folder: Path, config: Any, family: Family, device: torch.device, dtype: torch.dtype
 ) -> PreTrainedModel:
-    """The weights of a folder, all of them and no others, in ``dtype`` on ``device``.
+    """Load the weights of a folder, all of them and no others, in ``dtype`` on ``device``.
 
     Raises:
         UserError: names every tensor that is missing, unknown or of the wrong shape.
@@ -111,7 +111,7 @@ def load_decoder(
     decoder.load_state_dict(state, strict=False, assign=True)
     if config.tie_word_embeddings:
         decoder.lm_head.weight = decoder.model.embed_tokens.weight
-    # The rotary frequencies are no part of a checkpoint, so they are still on "meta".
+    # The rotary frequencies are not in a checkpoint, so they are still on "meta".
     decoder.model.rotary_emb = type(decoder.model.rotary_emb)(config).to(device)
     return decoder.eval().requires_grad_(False)
 
@@ -123,14 +123,14 @@ def _check(
     family: Family,
     folder: Path,
 ) -> None:
-    # Older exports carry their rotary frequencies along.
+    # Older exports contain their rotary frequencies.
     found = {k: v for k, v in stored.shapes.items() if not k.endswith("rotary_emb.inv_freq")}
     head, embedding = family.published(_HEAD), family.published(_EMBEDDING)
     if config.tie_word_embeddings and head in found and embedding in found:
         if not torch.equal(stored.read(head), stored.read(embedding)):
             raise UserError(
-                f"The config.json in {folder} ties the head to the embedding, but {head} is "
-                f"another tensor than {embedding}: set {_tie(family)} to false to use it, or "
+                f"The config.json in {folder} ties the head to the embedding, but {head} differs "
+                f"from {embedding}: set {_tie(family)} to false to use it, or "
                 "remove it."
             )
         del found[head]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
 from drafters.diffusion.options import DiffusionOptions
+from drafters.diffusion.prefix import Prefix
 from drafters.diffusion.sampling import ORDERS, Ranked, denoise
 from drafters.diffusion.vocabulary import match
 from specbench.api import (
@@ -24,8 +26,7 @@ from specbench.api import (
     Rule,
     Sampling,
     TargetView,
-    draw,
-    probabilities,
+    drawn,
     seeded_generator,
     with_candidates,
 )
@@ -59,6 +60,7 @@ class Diffusion(Drafter):
 
     @property
     def plan(self) -> DraftPlan:
+        """How its sessions draft."""
         o = self.options
         return DraftPlan(o.tokens, o.steps, o.order, o.sample, o.candidates, o.draft_temperature)
 
@@ -92,7 +94,7 @@ class Diffusion(Drafter):
         self.cache = self.options.cache
         if self.cache == "auto":
             self.cache = "none" if self.model.block_size is None else "block"
-        self.model.open(1, self.cache)  # Refuses here what it would refuse in a run.
+        Prefix(self.model, 1, self.cache)  # Refuses a cache here and not in the middle of a run.
         self.vocabulary = match(
             target, self.model, self.options.revision, self.options.map_vocabulary, self.name
         )
@@ -112,13 +114,13 @@ class DiffusionSession(DraftSession):
         self._generator = seeded_generator(request.seed, "draft", drafter.model.device)
         wanted = drafter.vocabulary.capacity(request.capacity)
         self._capacity = min(wanted, drafter.model.context_limit)
-        self._prefix = drafter.model.open(self._capacity, drafter.cache)
+        self._prefix = Prefix(drafter.model, self._capacity, drafter.cache)
         self._full = False
 
     @torch.inference_mode()
     def commit(self, commit: Commit) -> None:
         tokens = self._vocabulary.prefix(commit.tokens)
-        # A prefix with a gap would be worse than none: it goes on without drafts.
+        # A prefix with a gap would be worse than none: go on without drafts.
         self._full = self._full or self._prefix.length + len(tokens) > self._capacity
         if not self._full:
             self._prefix.extend(tokens)
@@ -126,30 +128,31 @@ class DiffusionSession(DraftSession):
     @torch.inference_mode()
     def propose(self, budget: int) -> Proposal:
         room = 0 if self._full else self._capacity - self._prefix.length
-        count = min(budget, self._most(), room)
+        count = min(budget, self._draft_length(), room)
         if count < 1 or self._prefix.length == 0:
             return Proposal.chain(torch.empty(0, dtype=torch.long, device=self._model.device))
-        return self._from(self._vocabulary.logits(self._passes(count)))
+        return self._propose_from(self._vocabulary.logits(self._denoise(count)))
 
-    def _most(self) -> int:
-        """The most tokens of the next draft."""
+    def buffers(self) -> Iterable[Tensor]:
+        return self._prefix.buffers()
+
+    def _draft_length(self) -> int:
+        """Return the most tokens of the next draft."""
         return self._plan.tokens
 
-    def _from(self, logits: Tensor) -> Proposal:
-        """A draft from ``[count, V]`` logits of its slots in the target's ids."""
+    def _propose_from(self, logits: Tensor) -> Proposal:
+        """Make a draft of its slots' logits ``[count, V]``, in the target's ids."""
         plan = self._plan
         if plan.sample and not self._sampling.greedy:
-            probs = probabilities(logits, self._sampling)
-            uniforms = torch.rand(len(probs), generator=self._generator, device=probs.device)
-            return Proposal.chain(draw(probs, uniforms), probs)
+            return drawn(logits, self._sampling, self._generator)
         best, temperature = logits.argmax(-1), plan.draft_temperature
         return with_candidates(best, logits, plan.candidates, temperature, self._generator)
 
-    def _passes(self, count: int) -> Tensor:
-        """``[count, vocabulary]`` logits, drafter ids; of a slot that a step filled, that step's.
+    def _denoise(self, count: int) -> Tensor:
+        """Predict ``[count, vocabulary]`` logits in the drafter's ids.
 
-        (A model is not trained to predict what it can see, so the last pass says nothing new
-        about the filled slots.)
+        A slot keeps the logits of the step that filled it: a model is not trained to predict what
+        it can see, so later passes have no information about filled slots.
         """
         if self._plan.steps == 1:
             return self._prefix.predict_block(count)

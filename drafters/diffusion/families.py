@@ -13,23 +13,23 @@ BASES = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True)
 class Family:
-    """Facts of a family; `recognise` fills in what one checkpoint settles for itself.
+    """Facts of a family; `recognise` fills in those that depend on the checkpoint.
 
     Attributes:
         name: as in the table and in messages.
         base: the architecture its weights are run with: "qwen2", "qwen3" or "llama".
         shift: True where the logits row at position p - 1 predicts position p.
-        mask_id: the id that stands for a masked position; ``mask_token_id`` in config.json wins.
+        mask_id: the id of a masked position; ``mask_token_id`` in config.json overrides it.
         block_size: of block-causal attention: a position sees its own block and those before it;
             None where every position sees every other.
         block_key: where config.json states the block size.
-        variants: block sizes that config.json does not state, by a word of the model's name.
-        banned: ids never drafted beside the mask and those from ``text_ids`` on.
-        text_ids: from this id on there is no text: added tokens and padding rows; None: all is.
-        stop_ids: ids that end a text, beside ``eos_token_id`` in config.json.
-        tensors: fragments of the base's tensor names and what the family calls them.
-        keys: the base's config keys and what the family calls them.
-        fixed: settings whose other values would be another network, so they are refused.
+        variants: block sizes by a word of the model's name, where config.json states none.
+        banned: ids that are never drafted, besides the mask and the ids from ``text_ids`` on.
+        text_ids: number of ids that are text; added tokens and padding rows follow. None: all.
+        stop_ids: ids that end a text, besides ``eos_token_id`` in config.json.
+        tensors: fragments of the base's tensor names, and the family's names for them.
+        keys: the base's config keys, and the family's names for them.
+        fixed: settings with one supported value; other values are another network and refused.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def published(self, parameter: str) -> str:
-        """The checkpoint's name of one of the base architecture's parameters."""
+        """Return the checkpoint's name for a parameter of the base architecture."""
         for ours, theirs in self.tensors.items():
             parameter = parameter.replace(ours, theirs)
         return parameter
@@ -59,7 +59,7 @@ _ONE_WINDOW = {"use_sliding_window": False}
 FAMILIES: dict[str, Family] = {
     # Dream, DiffuCoder, Dream-Coder, d3LLM-Dream and -Dream-Coder: the Qwen2.5 vocabulary with
     # <|beginoftext|> 151665, <|mask|> 151666 and, in DiffuCoder, padding 151667. A block size
-    # marks Dream's unshifted, block-causal successors, which share the model_type only.
+    # marks Dream's unshifted, block-causal successors, which share only the model_type.
     "Dream": Family(
         "Dream",
         "qwen2",
@@ -70,7 +70,7 @@ FAMILIES: dict[str, Family] = {
         fixed={**_ONE_WINDOW, "use_mrope": False, "block_size": None},
     ),
     # LLaDA, LLaDA-1.5 and d3LLM-LLaDA. 126080 begins a text; the last token with a name is
-    # 126348, the end of a turn (no source states the end of the vocabulary: read from this).
+    # 126348, the end of a turn (no source states the end of the vocabulary; it follows from this).
     "llada": Family(
         "LLaDA",
         "llama",
@@ -130,8 +130,8 @@ FAMILIES: dict[str, Family] = {
         stop_ids=_QWEN_STOPS,
         fixed=_ONE_WINDOW,
     ),
-    # The dllm-hub conversions. Their classes attend to everything and the sampler brings the
-    # blocks, so nothing but the name tells an mdlm from a bd3lm model.
+    # The dllm-hub conversions. Their classes attend to everything and the sampler makes the
+    # blocks, so only the name distinguishes an mdlm from a bd3lm model.
     "a2d-qwen3": Family(
         "A2D-Qwen3",
         "qwen3",
@@ -167,21 +167,22 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-# A plain Llama by its config.json; 811 is an ordinary token of Llama 2 that it masks with.
+# A plain Llama by its config.json; its mask, 811, is an ordinary token of Llama 2.
 DIFFULLAMA = Family("DiffuLLaMA", "llama", shift=True, mask_id=811, stop_ids=(2,))
 
 
 def converted(base: str, mask_id: int, *, shift: bool, block_size: int | None = None) -> Family:
-    """Any base architecture with a ``diffusion`` object in config.json: what training writes."""
+    """Make the family of a base architecture with a ``diffusion`` object in config.json, the layout
+    that training writes."""
     return Family("converted", base, shift, mask_id, block_size, fixed=_ONE_WINDOW)
 
 
 def recognise(raw: Mapping[str, Any], name: str) -> Family:
-    """The family of a config.json, with its mask id and block size settled.
+    """Find the family of a config.json, with its mask id and block size.
 
     Args:
-        raw: the parsed file; ``auto_map`` and the like are never looked at.
-        name: hub id or folder it was asked for by.
+        raw: the parsed file; ``auto_map`` and the like are never read.
+        name: hub id or folder, as the user wrote it.
 
     Raises:
         UserError: no known family, or settings that are not the family's.
@@ -196,8 +197,8 @@ def recognise(raw: Mapping[str, Any], name: str) -> Family:
             f"The model {name!r} has the model_type {kind!r}, which is no masked-diffusion family "
             f"known here: {', '.join(FAMILIES)}, or {' / '.join(BASES)} with an object "
             '"diffusion": {"mask_token_id": ..., "shift": ..., "block_size": ...} in config.json '
-            "(DiffuLLaMA is a llama known by its name; elsewhere give it that object: 811, true, "
-            "null)."
+            "(DiffuLLaMA is a llama known by its name; under another name give it that object: "
+            "811, true, null)."
         )
     family = FAMILIES[kind]
     mask = raw.get("mask_token_id")
@@ -207,7 +208,7 @@ def recognise(raw: Mapping[str, Any], name: str) -> Family:
 
 
 def _block_size(family: Family, raw: Mapping[str, Any], name: str) -> int | None:
-    """config.json's, else the one that goes with a word of the name, else the family's."""
+    """Take the block size of config.json, else of a word in the name, else of the family."""
     key = family.block_key
     if key is None:
         return family.block_size
@@ -230,7 +231,7 @@ def _converted(raw: Mapping[str, Any], name: str) -> Family:
     if base not in BASES:
         raise UserError(
             f"The model {name!r} has a `diffusion` object and the model_type {base!r}, but only "
-            f"{', '.join(BASES)} can be run so."
+            f"{', '.join(BASES)} are supported with one."
         )
     wanted = {"mask_token_id", "shift", "block_size"}
     if not isinstance(given, dict) or set(given) != wanted:

@@ -9,6 +9,7 @@ import torch
 
 from drafters.diffusion.families import FAMILIES, recognise
 from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.prefix import Prefix
 from drafters.diffusion.sampling import ORDERS, Choice, MultiBlock, Ranked, Step, denoise, even
 from specbench.api import Sampling, UserError, seeded_generator
 from specbench.drafting.checkpoints import find_checkpoint, read_config
@@ -68,7 +69,7 @@ class DiffusionGenerator:
     ) -> Iterator[Step]:
         """Window by window; a block-causal model is shown a window when those before are done."""
         causal = self.model.block_size is not None
-        prefix = self.model.open(len(prompt) + length, "block" if causal else "none")
+        prefix = Prefix(self.model, len(prompt) + length, "block" if causal else "none")
         prefix.extend(prompt)
         contents = torch.full((length,), self.model.mask_id, device=self.model.device)
         for window, choice in windows:

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from drafters.diffusion.attention import NAME as OPEN_ATTENTION
 from drafters.diffusion.checkpoint import base_config, load_decoder, save_decoder
 from drafters.diffusion.families import Family, recognise
-from drafters.diffusion.prefix import Prefix
 from specbench.api import KVCache, UserError, cache_argument
 from specbench.drafting.checkpoints import find_checkpoint, read_config
 
@@ -20,19 +19,19 @@ from specbench.drafting.checkpoints import find_checkpoint, read_config
 class DiffusionModel(nn.Module):
     """Predicts the tokens of masked positions from all positions that they may see.
 
-    The decoder is transformers' causal class, run with `open_attention`: its own would silently
-    attend causally.
+    The decoder is transformers' causal class, run with `open_attention`, since its own attention
+    would silently be causal.
 
     Args:
         decoder: `Qwen2ForCausalLM`, `Qwen3ForCausalLM` or `LlamaForCausalLM`.
-        family: its facts, mask id settled.
+        family: the family's facts, with a mask id.
         name: as the user wrote it, for messages.
 
     Attributes:
         shift: True where the logits row at position p - 1 predicts position p.
         block_size: of block-causal attention; None where every position sees every other.
         stop_ids: ids that end a text.
-        vocab_size: width of what `predict` returns.
+        vocab_size: width of the logits that `predict` returns.
         context_limit: positions the model was made for.
     """
 
@@ -65,10 +64,10 @@ class DiffusionModel(nn.Module):
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> DiffusionModel:
-        """Load a hub id or a folder; safetensors only, no remote code.
+        """Load an embedded model, a folder or a hub id; safetensors only, no remote code.
 
         Raises:
-            UserError: nothing under that name, no known family, or tensors that do not fit.
+            UserError: no model under that name, no known family, or tensors that do not fit.
         """
         folder = find_checkpoint(name, revision)
         raw = read_config(folder)
@@ -77,7 +76,7 @@ class DiffusionModel(nn.Module):
         return cls(load_decoder(folder, config, family, torch.device(device), dtype), family, name)
 
     def save(self, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
-        """Write the "converted" layout: the base architecture's names, a ``diffusion`` object."""
+        """Write the "converted" layout: the base's names and a ``diffusion`` object."""
         save_decoder(self.decoder, self.family, folder, dtype)
 
     @property
@@ -97,13 +96,13 @@ class DiffusionModel(nn.Module):
         positions: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Raw logits: not shifted, nothing cropped or banned. Differentiable.
+        """Compute raw logits: not shifted, nothing cropped or banned. Differentiable.
 
         Args:
             ids: ``[b, n]``.
-            visible: ``[n, m]`` or ``[b, n, m]`` bool: whether a row may see a column; m is n and
-                what the cache holds. None: every row sees every column.
-            rows: of n, the rows that go through the head; None: all.
+            visible: ``[n, m]`` or ``[b, n, m]`` bool, whether a row may see a column; m counts the
+                n ids and the cached positions. None: every row sees every column.
+            rows: the rows of n that go through the head; None: all.
             positions: ``[n]`` or ``[b, n]``; None counts from the end of the cache.
             cache: keys and values of earlier positions, batch 1; these ids are appended.
 
@@ -125,9 +124,9 @@ class DiffusionModel(nn.Module):
         return self.decoder.lm_head(hidden if rows is None else hidden[:, rows])  # type: ignore[no-any-return]
 
     def _mask(self, visible: Tensor, batch: int, count: int, held: int) -> Tensor:
-        """``[b, 1, h / g * n, m]``: what a row may see, once for every query head of a group.
+        """Repeat ``visible`` for the query heads of a group: ``[b, 1, h / g * n, m]``.
 
-        Repeated once here, not once a layer.
+        It is repeated here once, not once per layer.
         """
         if visible.dtype != torch.bool or visible.shape[-2:] != (count, held + count):
             raise ValueError(
@@ -137,8 +136,10 @@ class DiffusionModel(nn.Module):
         return visible.expand(batch, count, -1)[:, None].repeat(1, 1, self._group, 1)
 
     def visibility(self, n: int, first: int = 0) -> Tensor | None:
-        """The family's own attention over n positions, the rows from ``first`` on:
-        ``[n - first, n]`` bool, whether a row may see a column; None where all see all."""
+        """Make the family's own attention mask over n positions, for the rows from ``first`` on.
+
+        ``[n - first, n]`` bool, whether a row may see a column; None where every row sees all.
+        """
         if self.block_size is None:
             return None
         blocks = torch.arange(n, device=self.device) // self.block_size
@@ -146,7 +147,7 @@ class DiffusionModel(nn.Module):
 
     @torch.inference_mode()
     def predict(self, ids: Tensor, slots: Tensor) -> Tensor:
-        """Logits of the tokens at ``slots``: shifted, cropped, banned ids -inf.
+        """Predict the tokens at ``slots``: logits, shifted, cropped, banned ids at -inf.
 
         Args:
             ids: ``[n]`` or ``[b, n]``, `mask_id` where masked.
@@ -164,17 +165,9 @@ class DiffusionModel(nn.Module):
         return logits[0] if single else logits
 
     def finish(self, logits: Tensor) -> Tensor:
-        """Raw logits ``[..., vocabulary]`` to what may be drafted: cropped, banned ids -inf."""
+        """Crop raw logits ``[..., vocabulary]`` and set the ids that may not be drafted to -inf."""
         kept = logits[..., : self.vocab_size].float()
         return kept.index_fill(-1, self._banned, -torch.inf)  # type: ignore[arg-type]
-
-    def open(self, capacity: int, cache: str = "none") -> Prefix:
-        """Start a growing sequence; see `Prefix`.
-
-        Raises:
-            UserError: a cache this family cannot have.
-        """
-        return Prefix(self, capacity, cache)
 
 
 def _mask_id(family: Family, vocabulary: int, name: str) -> int:

@@ -1,35 +1,33 @@
-"""A growing sequence in front of a masked block, with or without cached keys and values."""
+"""A growing sequence in front of masked slots, with or without cached keys and values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from drafters.diffusion.model import DiffusionModel
 from drafters.diffusion.options import CACHES
 from specbench.api import KVCache, UserError
-
-if TYPE_CHECKING:
-    from drafters.diffusion.model import DiffusionModel
+from specbench.drafting.kv import cache_buffers
 
 
 class Prefix:
     """Committed tokens and, behind them, the slots to predict.
 
-    A block-causal model always sees whole blocks, as it was trained: positions behind the slots
-    are masked up to the end of the block.
+    A block-causal model always sees whole blocks, as in training: positions behind the slots are
+    masked up to the end of the block.
 
     Caches:
         ``none``: every pass runs the whole sequence under the family's own attention.
-        ``prefix_causal``: a committed token sees only those before it, so its keys and values
+        ``prefix_causal``: a committed token sees only the tokens before it, so its keys and values
         never change and are kept; slots see everything. An approximation of full attention.
         ``block``: keys and values of finished blocks are kept, which is exact; block-causal
         families only.
 
     Args:
-        model: whose forward is run.
+        model: the model that is run.
         capacity: the most positions, committed tokens and slots together.
         cache: one of the above.
 
@@ -38,7 +36,7 @@ class Prefix:
     """
 
     @torch.inference_mode()
-    def __init__(self, model: DiffusionModel, capacity: int, cache: str) -> None:
+    def __init__(self, model: DiffusionModel, capacity: int, cache: str = "none") -> None:
         _check_cache(model, cache)
         self._model = model
         self._kind = cache
@@ -55,13 +53,17 @@ class Prefix:
         self._ids[self.length : self.length + len(new)] = new
         self.length += len(new)
 
+    def buffers(self) -> list[Tensor]:
+        """Name the buffers, for `DraftSession.buffers`."""
+        return [self._ids, *cache_buffers(self._cache)]
+
     def predict_block(self, count: int) -> Tensor:
-        """``[count, vocab_size]`` logits of the slots behind the committed tokens, all masked."""
+        """Predict ``[count, vocab_size]`` logits of masked slots behind the committed tokens."""
         return self.predict_given(self._ids.new_full((count,), self._model.mask_id))
 
     @torch.inference_mode()
     def predict_given(self, block: Tensor) -> Tensor:
-        """The same with the slots' contents given, ``[count]``; `mask_id` where still masked."""
+        """As `predict_block`, for slots with the contents ``[count]``, `mask_id` where masked."""
         model, start, count = self._model, self.length, len(block)
         if model.shift and start == 0:
             raise ValueError("a shifted model predicts from the committed token before the slots")
@@ -81,8 +83,10 @@ class Prefix:
         return model.finish(logits[0])
 
     def _reuse(self) -> int:
-        """Cut the cache to the positions that this pass need not run, and count them: the row
-        before the slots is run again where it predicts the first of them."""
+        """Cut the cache to the positions that this pass need not run, and count them.
+
+        The row before the slots is run again where it predicts the first of them.
+        """
         if self._cache is None:
             return 0
         kept = min(self._cache.length, self.length - int(self._model.shift))
@@ -90,11 +94,11 @@ class Prefix:
         return kept
 
     def _final(self) -> int:
-        """How many leading positions have keys and values that later tokens cannot change."""
+        """Count the leading positions whose keys and values later tokens cannot change."""
         return self.length - self.length % self._block
 
     def _visible(self, first: int, end: int) -> Tensor | None:
-        """``[end - first, end]`` bool: what the rows from ``first`` on may see; None: all."""
+        """Make ``[end - first, end]`` bool: what the rows from ``first`` on may see; None: all."""
         if self._kind != "prefix_causal":
             return self._model.visibility(end, first)
         columns = torch.arange(end, device=self._ids.device)
@@ -108,9 +112,8 @@ def _check_cache(model: DiffusionModel, cache: str) -> None:
     blocks = model.block_size is not None
     if cache == "block" and not blocks:
         raise UserError(
-            f"The model {model.name!r} ({model.family.name}) attends to every position, so none of "
-            "its blocks is ever finished: take the cache none, or prefix_causal, which "
-            "approximates."
+            f"The model {model.name!r} ({model.family.name}) attends to every position, so it has "
+            "no finished blocks: take the cache none, or prefix_causal, which approximates."
         )
     if cache == "prefix_causal" and blocks:
         raise UserError(

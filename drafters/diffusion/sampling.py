@@ -1,9 +1,9 @@
-"""Filling masked slots step by step, as masked-diffusion language models are sampled.
+"""Fill masked slots step by step, as masked-diffusion language models are sampled.
 
-One loop, `denoise`. What differs between the published samplers is which of the masked slots a
-step fills: an order (one function each) with counts known beforehand, or d3LLM's rule. A filled
-slot is never masked again, LLaDA's "re-masking" included: it predicts every masked slot in each
-step and puts the mask back on those it trusts least.
+One loop, `denoise`. The published samplers differ in which of the masked slots a step fills: an
+order (one function each) with counts known beforehand, or d3LLM's rule. A filled slot is never
+masked again. That holds for LLaDA's "re-masking" too, which predicts every masked slot in each
+step and masks the predictions with the lowest confidence again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Predict = Callable[[Tensor], Tensor]
 """Contents ``[n]``, the mask id where masked, to ``[n, vocabulary]`` logits of those slots."""
 
 TIME_END = 1e-3
-"""Where Dream's time grid ends (its `eps`)."""
+"""The end of Dream's time grid (its `eps`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one forward filled: slots ``[m]``, ascending, and their tokens ``[m]``."""
+    """The slots ``[m]`` that one forward filled, ascending, and their tokens ``[m]``."""
 
     slots: Tensor
     tokens: Tensor
@@ -52,30 +52,30 @@ class Candidates:
 
     @cached_property
     def filtered(self) -> Tensor:
-        """``[m, vocabulary]`` probabilities after temperature (1 where greedy), top-k, top-p."""
+        """``[m, vocabulary]`` probabilities after temperature (1 where greedy), top-k and top-p."""
         temperature = self.sampling.temperature or 1.0
         return probabilities(self.logits, replace(self.sampling, temperature=temperature))
 
     def own(self, probs: Tensor) -> Tensor:
-        """``[m]`` entries of ``probs`` ``[m, vocabulary]`` at the candidates' own tokens."""
+        """Pick the entries ``[m]`` of ``probs`` ``[m, vocabulary]`` at the candidates' tokens."""
         return probs.gather(-1, self.tokens[:, None])[:, 0]
 
 
 Order = Callable[[Candidates, torch.Generator], Tensor]
-"""Scores ``[m]`` of the candidates; the highest are filled first, the left one of equals."""
+"""Scores ``[m]`` of the candidates: the highest are filled first, of equals the leftmost."""
 
 
 def low_confidence(candidates: Candidates, generator: torch.Generator) -> Tensor:
     """LLaDA (arXiv 2502.09992, algorithm 5): the token's probability, whatever the temperature.
 
-    The noise that drew the token has no part in it (ML-GSAI/LLaDA issue 42).
+    It does not depend on the noise that drew the token (ML-GSAI/LLaDA issue 42).
     """
     return candidates.own(candidates.logits.double().softmax(-1))
 
 
 def uniform(candidates: Candidates, generator: torch.Generator) -> Tensor:
-    """Any masked slot as likely as any other: LLaDA's random re-masking, Dream's `origin`, and
-    the first-hitting sampler of BD3-LM (arXiv 2503.09573)."""
+    """Every masked slot is equally likely: LLaDA's random re-masking, Dream's `origin`, and the
+    first-hitting sampler of BD3-LM (arXiv 2503.09573)."""
     device = candidates.slots.device
     return torch.rand(len(candidates.slots), generator=generator, device=generator.device).to(
         device
@@ -88,7 +88,7 @@ def maskgit_plus(candidates: Candidates, generator: torch.Generator) -> Tensor:
 
 
 def topk_margin(candidates: Candidates, generator: torch.Generator) -> Tensor:
-    """Dream: how far the most likely token is ahead of the second."""
+    """Dream: the difference between the two highest probabilities."""
     first, second = candidates.filtered.topk(2, dim=-1).values.unbind(-1)
     return first - second
 
@@ -99,28 +99,28 @@ def entropy(candidates: Candidates, generator: torch.Generator) -> Tensor:
 
 
 def entropies(probs: Tensor) -> Tensor:
-    """``[...]`` nats of distributions ``[..., vocabulary]``."""
+    """Compute the entropies ``[...]``, in nats, of distributions ``[..., vocabulary]``."""
     return torch.special.entr(probs).sum(-1)  # type: ignore[no-any-return]
 
 
 Counts = Callable[[int, int, torch.Generator], list[int]]
-"""How many of ``slots`` each of ``steps`` steps fills; they add up to ``slots``."""
+"""The number of ``slots`` that each of ``steps`` steps fills; they add up to ``slots``."""
 
 
 def even(slots: int, steps: int, generator: torch.Generator | None = None) -> list[int]:
-    """LLaDA: as many every step, the first steps one more where it does not come out even.
+    """LLaDA: the same number in every step; the first steps fill one more where there is a rest.
 
-    6 slots in 3 steps are 2, 2, 2, and 7 are 3, 2, 2. An article that introduces DFlash works
-    the first example with 4, 1, 1 (and calls for 4 and 2): that is not LLaDA's schedule, whose
-    paper unmasks an expected L / T a step.
+    6 slots in 3 steps are 2, 2, 2, and 7 slots are 3, 2, 2. An article that introduces DFlash
+    computes the first example with 4, 1, 1 (and asks for 4 and 2). That is not LLaDA's schedule:
+    its paper unmasks an expected L / T slots per step.
     """
     share, rest = divmod(slots, steps)
     return [share + (step < rest) for step in range(steps)]
 
 
 def time_grid(slots: int, steps: int, generator: torch.Generator | None = None) -> list[int]:
-    """Dream: of what is masked at time t, the share 1 - s/t is filled on the way to time s,
-    rounded down, and all the rest in the last step. The times fall evenly from 1 to `TIME_END`.
+    """Dream: a step from time t to time s fills the share 1 - s/t of the masked slots, rounded
+    down; the last step fills the rest. The times fall evenly from 1 to `TIME_END`.
 
     6 slots in 3 steps are 1, 2, 3; a step may fill none.
     """
@@ -131,7 +131,8 @@ def time_grid(slots: int, steps: int, generator: torch.Generator | None = None) 
 
 
 def independent(slots: int, steps: int, generator: torch.Generator) -> list[int]:
-    """Dream's `origin`: on the same time grid every masked slot is filled by chance of its own."""
+    """Dream's `origin`: on the same time grid every masked slot is filled independently, with the
+    step's probability."""
     counts: list[int] = []
     for share in _shares(steps):
         chances = torch.rand(slots - sum(counts), generator=generator, device=generator.device)
@@ -140,12 +141,12 @@ def independent(slots: int, steps: int, generator: torch.Generator) -> list[int]
 
 
 def one_by_one(slots: int, steps: int, generator: torch.Generator | None = None) -> list[int]:
-    """BD3-LM's first-hitting sampler: one slot a step, whatever ``steps`` says."""
+    """BD3-LM's first-hitting sampler: one slot per step, whatever ``steps`` is."""
     return [1] * slots
 
 
 def _shares(steps: int) -> list[float]:
-    """1 - s/t of every step of Dream's time grid, 1 in the last."""
+    """Compute 1 - s/t of every step of Dream's time grid; 1 in the last step."""
     times = [1 - (1 - TIME_END) * step / steps for step in range(steps + 1)]
     return [*(1 - s / t for t, s in pairwise(times[:-1])), 1.0]
 
@@ -159,21 +160,21 @@ ORDERS: dict[str, tuple[Order, Counts]] = {
     "origin": (uniform, independent),
     "first_hitting": (uniform, one_by_one),
 }
-"""The samplers with counts known beforehand, under the names their authors gave the option."""
+"""The samplers with counts known beforehand, by the names that their authors gave them."""
 
 
 class Choice(Protocol):
-    """Which slots a step fills."""
+    """Decides which slots a step fills."""
 
     def open(self, contents: Tensor) -> Tensor:
-        """``[m]`` ascending slots that the next step may fill; none ends the loop."""
+        """Return the slots ``[m]``, ascending, that the next step may fill; none ends the loop."""
 
     def choose(self, candidates: Candidates) -> Tensor:
-        """Indices into the candidates, ascending, of those to fill: at least one."""
+        """Return indices into the candidates, ascending, of those to fill: at least one."""
 
 
 class Ranked:
-    """The best slots by an order, as many as the step's count; a count of 0 is no step."""
+    """Fills the best slots by an order, as many as the step's count; a count of 0 is no step."""
 
     def __init__(
         self, slots: Tensor, counts: Sequence[int], order: Order, generator: torch.Generator
@@ -195,14 +196,14 @@ class Ranked:
 
 
 class MultiBlock:
-    """d3LLM (arXiv 2601.07568): several blocks in flight, every certain enough slot is filled.
+    """d3LLM (arXiv 2601.07568): several blocks are open, and every slot of low entropy is filled.
 
-    A step fills all slots of the opened blocks whose entropy, of the unscaled distribution, is at
-    most ``threshold`` nats; where the first unfinished block has none, its most certain one. The
-    next block is opened, at most one a step, once ``add`` of the newest is filled. Behind a stop
-    token everything is that token, as d3LLM's early stop has it. Defaults are those of its
-    evaluation scripts; their third threshold (0.95, when a block must go on) is left out, since
-    the first unfinished block passes it always.
+    A step fills all slots of the open blocks whose entropy, of the unscaled distribution, is at
+    most ``threshold`` nats. Where the first unfinished block has no such slot, its slot of lowest
+    entropy is filled. The next block is opened, at most one per step, once the share ``add`` of
+    the newest block is filled. Everything behind a stop token becomes that token, as in d3LLM's
+    early stop. Defaults are those of its evaluation scripts. Their third threshold (0.95, when a
+    block must go on) is left out, since the first unfinished block always passes it.
     """
 
     def __init__(
@@ -245,17 +246,17 @@ class MultiBlock:
         return certain.nonzero()[:, 0]
 
     def _filled(self, block: int) -> float:
-        """The share of a block that is filled."""
+        """Compute the share of a block that is filled."""
         slots = self._blocks[block]
         return 1 - sum(self._masked[slot] for slot in slots) / len(slots)
 
 
 @torch.inference_mode()
 def draw_tokens(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> Tensor:
-    """Tokens ``[m]`` of logits ``[m, vocabulary]``, by Gumbel noise in float64.
+    """Draw tokens ``[m]`` from logits ``[m, vocabulary]``, by Gumbel noise in float64.
 
-    The largest noisy logit is a draw from the filtered distribution; in lower precision the
-    noise's tail is cut and the draws are too sure (arXiv 2409.02908).
+    The largest noisy logit is a draw from the filtered distribution. In lower precision the tail
+    of the noise is cut, so that likely tokens are drawn too often (arXiv 2409.02908).
     """
     if sampling.greedy:
         return logits.argmax(-1)
@@ -276,7 +277,7 @@ def denoise(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> Iterator[Step]:
-    """Fill masked slots of ``contents`` ``[n]`` in place, one forward a step.
+    """Fill masked slots of ``contents`` ``[n]`` in place, one forward per step.
 
     Nothing is fetched from the device where the counts are known beforehand.
     """

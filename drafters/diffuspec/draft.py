@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,22 +14,21 @@ from drafters.diffuspec.options import DiffuSpecOptions
 from drafters.diffuspec.scorer import ScorerContext, load_scorer
 from drafters.diffuspec.search import search_path
 from specbench.api import (
-    AdaptiveLength,
     Commit,
     DraftSession,
     Proposal,
     Request,
     TargetView,
-    before_stop,
     with_candidates,
 )
 
 
 class DiffuSpec(Diffusion):
-    """One pass of a diffusion model, the path chosen by CPS, the length by ADL."""
+    """One pass of a diffusion model; path by causal-consistency search, length adaptive."""
 
     name = "diffuspec"
     Options = DiffuSpecOptions
+    options: DiffuSpecOptions
 
     @property
     def plan(self) -> DraftPlan:
@@ -59,57 +59,52 @@ class DiffuSpec(Diffusion):
         """
         super().bind(target)
         self.scorer = load_scorer(self.options.scorer, target) if self.options.search else None
+        stop = self.vocabulary.stop
+        stops = [] if stop is None else [stop]
+        self.stops = torch.tensor(stops, dtype=torch.long, device=target.device)
 
     def open(self, request: Request) -> DraftSession:
         return DiffuSpecSession(self, request)
 
 
 class DiffuSpecSession(DiffusionSession):
-    """`DiffusionSession` with a scorer of the committed tokens and a length that adapts."""
+    """`DiffusionSession` with a scorer of the committed tokens and an adaptive length."""
 
     def __init__(self, drafter: DiffuSpec, request: Request) -> None:
         super().__init__(drafter, request)
-        self._options: DiffuSpecOptions = drafter.options
+        self._options = drafter.options
+        self._stops = drafter.stops
         self._probe = request.probe
         self._scorer: ScorerContext | None = None
         if drafter.scorer is not None:
-            paths = drafter.options.beam * drafter.plan.tokens
+            paths = self._options.beam * self._plan.tokens
             self._scorer = drafter.scorer.open(request.capacity, paths)
-        self._length: AdaptiveLength = drafter.options.length()
-        stops = [] if drafter.vocabulary.stop is None else [drafter.vocabulary.stop]
-        self._stops = torch.tensor(stops, dtype=torch.long, device=drafter.model.device)
-        self._generated: Tensor | None = None
+        self._length = self._options.length()
 
     @torch.inference_mode()
     def commit(self, commit: Commit) -> None:
-        if self._generated is not None:
-            self._length.update(int(self._generated), commit.accepted)
-            self._generated = None
+        self._length.committed(commit.accepted)
         super().commit(commit)
         if self._scorer is not None:
             self._scorer.extend(commit.tokens)
 
-    def _most(self) -> int:
+    def buffers(self) -> Iterable[Tensor]:
+        return [*super().buffers(), *(self._scorer.buffers() if self._scorer else ())]
+
+    def _draft_length(self) -> int:
         return self._length.length
 
-    def _from(self, logits: Tensor) -> Proposal:
-        raw = logits.argmax(-1)
-        self._generated = before_stop(raw, self._stops)
-        own = raw
+    def _propose_from(self, logits: Tensor) -> Proposal:
+        own = logits.argmax(-1)
+        self._length.drafted(own, self._stops)
         if self._scorer is not None:
             with self._probe.phase("search"):
-                own = torch.tensor(self._search(logits, self._scorer), device=raw.device)
-        options = self._options
-        return with_candidates(
-            own,
-            logits[: len(own)],
-            options.candidates,
-            options.draft_temperature,
-            self._generator,
-        )
+                own = torch.tensor(self._search(logits, self._scorer), device=own.device)
+        count, temperature = self._plan.candidates, self._plan.draft_temperature
+        return with_candidates(own, logits[: len(own)], count, temperature, self._generator)
 
     def _search(self, logits: Tensor, scorer: ScorerContext) -> tuple[int, ...]:
-        """The best path through the lattice of ``[count, vocabulary]`` logits, target ids."""
+        """Search the best path through the lattice of ``[count, vocabulary]`` logits."""
         options, stop = self._options, self._vocabulary.stop
         lattice = build_lattice(
             logits,

@@ -1,4 +1,4 @@
-"""The token lattice of one diffusion pass: which tokens the path search may take where."""
+"""The token lattice of one diffusion pass: the tokens that a path may take at each position."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Lattice:
 def build_lattice(
     logits: Tensor, *, mass: float, most: int, stop: int | None, stop_rule: str = "first-raw"
 ) -> Lattice:
-    """The lattice of a draft's logits (arXiv 2510.02358, equation 7). One host synchronisation.
+    """Build the lattice of a draft's logits (arXiv 2510.02358, equation 7); one host sync.
 
-    A position's candidates are the fewest most likely tokens that hold ``mass`` together, at most
-    ``most``, and the stop token as ``stop_rule`` says. The lattice goes no deeper than the first
-    stop token of the raw argmax draft: what a diffusion model writes behind it is padding.
+    A position's candidates are the fewest most likely tokens that cover ``mass`` together, at most
+    ``most``, and the stop token as ``stop_rule`` says. The lattice is no deeper than the first stop
+    token of the raw argmax draft: a diffusion model writes only padding behind it.
 
     Args:
         logits: ``[k, vocabulary]``, k at least 1; banned ids are -inf and never candidates.
-        stop: the id that ends a text, where there is one.
+        stop: the id that ends a text; None where there is none.
         stop_rule: one of `STOP_RULES`.
 
     Raises:
@@ -41,7 +41,7 @@ def build_lattice(
     logprobs = logits.float().log_softmax(-1)
     best = logprobs.topk(min(most, logprobs.shape[-1]))
     ends = logprobs[:, :1] if stop is None else logprobs[:, stop : stop + 1]
-    # Ids are exact in float64, so that everything comes over at once.
+    # Ids are exact in float64, so everything can be fetched at once.
     host = torch.cat([best.values.double(), best.indices.double(), ends.double()], dim=-1)
     table = host.cpu().numpy()
     width = best.indices.shape[-1]
@@ -53,7 +53,7 @@ def build_lattice(
     kept = (np.exp(logs).cumsum(-1) - np.exp(logs) < mass) & finite
     if stop is not None and stop_rule == "first-raw":
         kept &= ids != stop
-        kept[:, 0] = True  # Within the depth the stop token is the likeliest at the end only.
+        kept[:, 0] = True  # Within the depth, only the last position's best token can be the stop.
     elif stop is not None:
         kept |= (ids == stop) & finite
     tokens = [ids[place][kept[place]] for place in range(depth)]
@@ -67,6 +67,6 @@ def build_lattice(
 
 
 def _depth(raw: NDArray[np.int64], stop: int | None) -> int:
-    """Positions up to and including the first stop token of the raw draft."""
+    """Count the positions up to and including the first stop token of the raw draft."""
     ends = (raw == stop).nonzero()[0]
     return int(ends[0]) + 1 if len(ends) else len(raw)

@@ -14,10 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from drafters.diffuspec.ngram import ScorerFacts, load_kenlm, tokenizer_hash
 from specbench.api import KVCache, Proposal, Target, TargetView, UserError
 from specbench.drafting.checkpoints import find_checkpoint
+from specbench.drafting.kv import cache_buffers
 
 EMBEDDED = "tiny-ngram"
 """The embedded scorer, for the embedded family's tokenizer."""
@@ -41,6 +43,9 @@ class ScorerContext(Protocol):
 
     def step(self, state: Any, token: int) -> Any:
         """The state after one more token."""
+
+    def buffers(self) -> Iterable[Tensor]:
+        """Name the preallocated buffers, for `DraftSession.buffers`."""
 
 
 class Scorer(Protocol):
@@ -136,6 +141,9 @@ class NgramContext:
         self._model.BaseScore(state, str(token), after)
         return after
 
+    def buffers(self) -> Iterable[Tensor]:
+        return ()
+
 
 class CausalScorer:
     """A small causal LM with the target's vocabulary."""
@@ -209,6 +217,9 @@ class CausalContext:
 
     def step(self, state: tuple[int, ...], token: int) -> tuple[int, ...]:
         return (*state, min(token, self._model.vocab_size - 1))
+
+    def buffers(self) -> Iterable[Tensor]:
+        return cache_buffers(self._cache)
 
 
 def _identity(tokenizer: Any, ids: int) -> tuple[int, str]:

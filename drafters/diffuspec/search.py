@@ -1,4 +1,4 @@
-"""Causal-consistency path search (CPS): the path of a lattice that reads best left to right."""
+"""Causal-consistency path search (CPS): the best path of a lattice, read from left to right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Hypothesis:
 
     @property
     def mean(self) -> float:
-        """The score a token."""
+        """The score per token."""
         return self.score / max(1, len(self.tokens))
 
 
@@ -34,20 +34,21 @@ def search_path(
     stop: int | None,
     by_mean: bool = False,
 ) -> Hypothesis:
-    """Left-to-right beam search (arXiv 2510.02358, equation 8).
+    """Search the lattice from left to right with a beam (arXiv 2510.02358, equation 8).
 
-    The score of a path is the sum over its tokens of weight * log q(token), the diffusion model's,
-    and (1 - weight) * log p(token | what is before it), the causal scorer's, natural logarithms
-    both. A path that takes the stop token is finished and leaves the beam. The best of the
-    finished and the full-depth paths is the draft.
+    The score of a path is the sum over its tokens of weight * log q(token), q being the diffusion
+    model's probability, and (1 - weight) * log p(token | the tokens before it), p being the causal
+    scorer's; both are natural logarithms. A path that takes the stop token is finished and leaves
+    the beam. The best of the finished paths and those of full depth is the draft.
 
-    The path is a function of the prefix, so it is judged as a one-hot proposal, which is exact at
-    every temperature. (The ratio rule min(1, p / q) is not: a searched path is no sample of q.)
+    The path is a function of the prefix, so it is verified as a one-hot proposal, which is exact
+    at every temperature. The ratio rule min(1, p / q) would not be: a searched path is not a
+    sample of q.
 
     Args:
-        context: of the committed tokens.
+        context: the scorer's context of the committed tokens.
         beam: unfinished paths that are kept.
-        by_mean: compare the last ones by score a token instead of by score.
+        by_mean: compare the final paths by score per token instead of by score.
     """
     live = [Hypothesis((), 0.0, context.start())]
     finished: list[Hypothesis] = []

@@ -1,7 +1,7 @@
 """A drafter that knows the answer and errs on purpose: what an acceptance rate is worth.
 
-No method: it holds a second copy of the target and reads the answer off it. With each drafted
-token right with probability r, independently, a round of k drafted tokens emits
+It is a control, not a method: it decodes the answer with a second copy of the target. Each drafted
+token is right with probability r, independently, so a round of k drafted tokens emits
 (1 - r^(k + 1)) / (1 - r) tokens on average (arXiv 2211.17192, Eq. 1).
 """
 
@@ -28,11 +28,10 @@ from specbench.api import (
 
 
 class Oracle(Drafter):
-    """Proposes the target's own continuation, spoilt at a set rate.
+    """Proposes the target's own continuation with errors at a set rate.
 
-    The answer to a prompt is worked out before the clock runs, and remembered. So the measured
-    time holds next to no drafting: its speedup is the ceiling of any drafter that is accepted at
-    this rate.
+    The answer to a prompt is decoded before the clock runs, and kept. So the measured time holds
+    next to no drafting: its speedup is the ceiling of any drafter that is accepted at this rate.
     """
 
     name = "oracle"
@@ -46,7 +45,7 @@ class Oracle(Drafter):
             UserError: it cannot be loaded from there.
         """
         self.width = self.options.tokens * self.options.branches
-        self._copy = self._load(target)
+        self.copy = self._load(target)
         self._answers: dict[tuple[object, ...], list[int]] = {}
 
     def _load(self, target: TargetView) -> Target:
@@ -58,7 +57,7 @@ class Oracle(Drafter):
         )
 
     def prepare(self, prompt: list[int], request: Request) -> None:
-        """Work out the answer that a session of this request will read."""
+        """Decode the answer that a session of this request will read."""
         first, *rest = self._decode(tuple(prompt), 0, request)
         self._answers[_key((*prompt, first), 1, request)] = rest
 
@@ -66,8 +65,10 @@ class Oracle(Drafter):
         return _Foresight(self, request)
 
     def answer(self, text: tuple[int, ...], said: int, request: Request) -> list[int]:
-        """What the target says after ``text``, of which the last ``said`` tokens are output, up to
-        a stop token, the request's capacity or the end of the context."""
+        """Return the target's continuation of ``text``, whose last ``said`` tokens are output.
+
+        It ends at a stop token, at the request's capacity or at the end of the context.
+        """
         key = _key(text, said, request)
         if key not in self._answers:
             self._answers[key] = self._decode(text, said, request)
@@ -75,10 +76,10 @@ class Oracle(Drafter):
 
     @torch.inference_mode()
     def _decode(self, text: tuple[int, ...], said: int, request: Request) -> list[int]:
-        copy, sampling = self._copy, request.sampling
+        copy, sampling = self.copy, request.sampling
         room = min(request.capacity, copy.context_limit or request.capacity) - len(text)
         cache = KVCache(copy.num_layers, len(text) + room + 1)
-        # The verifier draws output token t with the t-th number of this stream.
+        # The verifier draws output token t with number t of this stream.
         noise = seeded_generator(request.seed, "verify", torch.device("cpu"))
         uniforms = torch.rand(said + room + 1, generator=noise).to(copy.device)[said:]
         ids = torch.tensor(text, device=copy.device)
@@ -113,7 +114,7 @@ class _Foresight(DraftSession):
         foreseen = bool(self._text) and tuple(self._ahead[: len(new)]) == new
         self._said += len(new) if self._text else 1
         self._text += new
-        # Where the verifier was of two minds and took the other token, the rest is read anew.
+        # After a near tie the verifier may take the other token; then decode the rest again.
         self._ahead = (
             self._ahead[len(new) :]
             if foreseen
@@ -130,7 +131,7 @@ class _Foresight(DraftSession):
             tokens += candidates
             parents += [parent] * len(candidates)
             parent = start + (candidates.index(right) if right in candidates else 0)
-        device = self._oracle._copy.device
+        device = self._oracle.copy.device
         return Proposal(
             torch.tensor(tokens, dtype=torch.long, device=device),
             torch.tensor(parents, dtype=torch.long, device=device),
@@ -138,8 +139,8 @@ class _Foresight(DraftSession):
         )
 
     def _candidates(self, right: int) -> list[int]:
-        """Different tokens, with the right one among them at the set rate."""
-        vocabulary = self._oracle._copy.vocab_size
+        """Pick different tokens, with the right one among them at the set rate."""
+        vocabulary = self._oracle.copy.vocab_size
         count = min(self._options.branches, vocabulary - 1)
         others = self._chance.sample(range(1, vocabulary), count)
         candidates = [(right + other) % vocabulary for other in others]

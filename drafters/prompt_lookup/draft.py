@@ -20,7 +20,7 @@ from specbench.api import (
 
 
 class PromptLookup(Drafter):
-    """Proposes a chain copied from prompt and output, or nothing where no suffix recurs."""
+    """Proposes a chain copied from prompt and output, or nothing where no suffix occurs again."""
 
     name = "prompt-lookup"
     Options = PromptLookupOptions
@@ -34,7 +34,7 @@ class PromptLookup(Drafter):
 
 
 class _Lookup(DraftSession):
-    """Knows of every n-gram where its newest occurrence ended; a round adds the new ones only."""
+    """Keeps, for every n-gram, where its newest occurrence ended; a round adds only new ones."""
 
     def __init__(self, options: PromptLookupOptions, device: torch.device) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class _Lookup(DraftSession):
 
     def commit(self, commit: Commit) -> None:
         for token in commit.tokens:
-            # The suffix is filed once something follows it, so it never finds itself.
+            # A suffix is stored once a token follows it, so it never finds itself.
             for suffix in self._suffixes():
                 self._after[suffix] = len(self._text)
             self._text.append(token)
@@ -54,7 +54,7 @@ class _Lookup(DraftSession):
         places = (self._after[suffix] for suffix in self._suffixes() if suffix in self._after)
         place = next(places, len(self._text))
         found = self._text[place : place + self._options.tokens]
-        # A match that runs into the end of the text is periodic, and so is its continuation.
+        # A match that reaches the end of the text is periodic, and so is its continuation.
         count = min(budget, self._options.tokens) if found else 0
         copied = [found[i % len(found)] for i in range(count)]
         return Proposal.chain(torch.tensor(copied, dtype=torch.long, device=self._device))

@@ -16,6 +16,7 @@ from specbench.api import (
     Request,
     Rule,
     Sampling,
+    all_finite,
     draw_candidates,
     merge_chains,
     probabilities,
@@ -25,7 +26,7 @@ RULES = {rule.name: rule for rule in (SELECT, WALK, REJECT, SELECT_RATIO)}
 
 
 class SpecDiff(Diffusion):
-    """One pass, one draw a slot from its marginal, the ratio rule on the chain."""
+    """One pass, one draw per slot from its marginal, exact rejection on the chain."""
 
     name = "specdiff"
     Options = SpecDiffOptions
@@ -36,7 +37,7 @@ class SpecDiff(Diffusion):
 
 
 class SpecDiff2(Diffusion):
-    """One pass, K drafts drawn from its marginals, and the target keeps the best of them."""
+    """One pass, K drafts drawn from its marginals; the target keeps the best of them."""
 
     name = "specdiff2"
     Options = SpecDiff2Options
@@ -55,7 +56,7 @@ class SpecDiff2(Diffusion):
 
 
 class SpecDiff2Session(DiffusionSession):
-    """`DiffusionSession` with drafts that are drawn at a temperature of their own."""
+    """`DiffusionSession` with drafts drawn at a temperature of their own."""
 
     def __init__(self, drafter: SpecDiff2, request: Request) -> None:
         super().__init__(drafter, request)
@@ -63,11 +64,11 @@ class SpecDiff2Session(DiffusionSession):
         self._marginals = Sampling(options.draft_temperature, options.draft_top_k)
         self._rule = drafter.rule.at(request.sampling)
 
-    def _from(self, logits: Tensor) -> Proposal:
+    def _propose_from(self, logits: Tensor) -> Proposal:
         count = self._plan.candidates
         probs = probabilities(logits, self._marginals)
         chains = draw_candidates(probs, count, self._generator)
         if self._rule is REJECT:
             return Proposal.chains(chains, probs.expand(count, -1, -1))
         handed = probs if self._rule is SELECT_RATIO else None
-        return merge_chains(chains, handed, logits.max().isfinite())
+        return merge_chains(chains, handed, all_finite(logits.amax(-1)))

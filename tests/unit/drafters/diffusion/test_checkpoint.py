@@ -110,7 +110,7 @@ def test_config_json_wins_over_the_table() -> None:
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"hidden_size": "32"}, "is not usable: .*hidden_size"),
         ({"model_type": "a2d-qwen3"}, r'add "block_size" to its config.json \(32 for bd3lm, null'),
-        ({"diffusion": {}}, "only llama, qwen2, qwen3 can be run so"),
+        ({"diffusion": {}}, "only llama, qwen2, qwen3 are supported with one"),
         ({"model_type": "qwen2", "diffusion": {"shift": True}}, "must hold block_size, mask_tok"),
         (
             {

@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy import stats
 
-from drafters.diffusion import draft as diffusion
 from drafters.diffusion.draft import Diffusion
 from drafters.diffusion.options import DRAFT_ORDERS
 from specbench.api import (
@@ -27,6 +26,7 @@ from specbench.api import (
 )
 from specbench.core.decode import generate
 from specbench.core.rules import WALK, Kept
+from specbench.drafting import proposals
 from specbench.testing import CONTRACT, Check, assert_lossless, tiny_target
 from tests.helpers.diffusion_drafts import save_twin
 
@@ -212,7 +212,7 @@ def test_the_same_test_fails_for_tokens_that_were_not_drawn(
 ) -> None:
     """The most likely tokens, handed over as if they were drawn from the marginals."""
     drafter = bound(four, stranger, tokens=2, sample=True)
-    monkeypatch.setattr(diffusion, "draw", lambda probs, uniforms: probs.argmax(-1))
+    monkeypatch.setattr(proposals, "draw", lambda probs, uniforms: probs.argmax(-1))
     assert pvalue(four, drafter, Sampling(2.0)) < 1e-9
 
 

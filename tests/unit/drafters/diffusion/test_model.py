@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.prefix import Prefix
 from specbench.api import UserError
 from tests.helpers.diffusion_formats import FORMATS, MASK
 
@@ -84,7 +85,7 @@ def test_where_all_is_seen_attention_gets_no_mask(
         return original(*args, attn_mask=attn_mask, **settings)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", recording)
-    sequence = model.open(LENGTH)
+    sequence = Prefix(model, LENGTH)
     sequence.extend(IDS[:10])
     got = sequence.predict_block(5)
     assert masks == [None] * model.num_layers

@@ -49,7 +49,7 @@ def test_without_a_cache_it_is_predict_on_whole_blocks(
     name: str, models: dict[str, DiffusionModel]
 ) -> None:
     model = models[name]
-    for length, logits in rounds(model.open(80, "none")):
+    for length, logits in rounds(Prefix(model, 80, "none")):
         ids = sequence(length, torch.full((COUNT,), MASK), model.block_size or 1)
         wanted = model.predict(ids, torch.arange(length, length + COUNT))
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
@@ -58,7 +58,7 @@ def test_without_a_cache_it_is_predict_on_whole_blocks(
 @pytest.mark.parametrize("name", ["SDAR", "Fast-dLLM v2"])
 def test_the_block_cache_is_exact(name: str, models: dict[str, DiffusionModel]) -> None:
     model = models[name]
-    pairs = zip(rounds(model.open(80, "block")), rounds(model.open(80, "none")), strict=True)
+    pairs = zip(rounds(Prefix(model, 80, "block")), rounds(Prefix(model, 80, "none")), strict=True)
     for (_, cached), (_, plain) in pairs:
         torch.testing.assert_close(cached, plain, atol=1e-5, rtol=1e-5)
 
@@ -78,9 +78,9 @@ def test_prefix_causal_is_a_full_pass_under_its_mask(
 ) -> None:
     model = models[name]
     masked = torch.full((COUNT,), MASK)
-    plain = model.open(80, "none")
+    plain = Prefix(model, 80, "none")
     for (length, cached), (_, full) in zip(
-        rounds(model.open(80, "prefix_causal")), rounds(plain), strict=True
+        rounds(Prefix(model, 80, "prefix_causal")), rounds(plain), strict=True
     ):
         wanted = prefix_causal(model, length, masked)
         torch.testing.assert_close(cached, wanted, atol=1e-5, rtol=1e-5)
@@ -97,7 +97,7 @@ def test_behind_a_causal_prefix_the_first_token_is_the_next_token(
     model = models["Dream"]
     decoder = copy.deepcopy(model.decoder)
     decoder.set_attn_implementation("sdpa")
-    for length, logits in rounds(model.open(80, "prefix_causal")):
+    for length, logits in rounds(Prefix(model, 80, "prefix_causal")):
         plain = decoder(TOKENS[None, :length], use_cache=False).logits[0, -1]
         torch.testing.assert_close(logits[0], model.finish(plain), atol=1e-5, rtol=1e-5)
 
@@ -112,7 +112,7 @@ def test_blocks_filled_step_by_step(
 ) -> None:
     """What a step wrote is seen by the next step, and forgotten once the truth is committed."""
     model = models[name]
-    prefix = model.open(80, cache)
+    prefix = Prefix(model, 80, cache)
     masked = torch.full((COUNT,), MASK)
     for step in GROWTH:
         prefix.extend(TOKENS[prefix.length : prefix.length + step])
@@ -152,7 +152,7 @@ def test_only_what_can_have_changed_is_run(
         seen.append(kwargs["input_ids"].shape[1])
 
     handle = model.decoder.model.register_forward_pre_hook(count, with_kwargs=True)
-    prefix = model.open(80, cache)
+    prefix = Prefix(model, 80, cache)
     rounds(prefix)
     prefix.predict_block(COUNT)
     handle.remove()
@@ -163,7 +163,7 @@ def test_only_what_can_have_changed_is_run(
 def test_the_history_stays_where_it_is(
     name: str, cache: str, models: dict[str, DiffusionModel]
 ) -> None:
-    prefix = models[name].open(80, cache)
+    prefix = Prefix(models[name], 80, cache)
     places = set()
     for step in GROWTH:
         prefix.extend(TOKENS[prefix.length : prefix.length + step])
@@ -176,15 +176,15 @@ def test_the_history_stays_where_it_is(
 
 def test_a_full_capacity_is_enough(models: dict[str, DiffusionModel]) -> None:
     for name, cache in (("Dream", "prefix_causal"), ("SDAR", "block"), ("Fast-dLLM v2", "none")):
-        prefix = models[name].open(6, cache)
+        prefix = Prefix(models[name], 6, cache)
         prefix.extend([1])
         assert prefix.predict_block(5).shape[0] == 5
 
 
 def test_a_shifted_model_needs_a_token_to_start_from(models: dict[str, DiffusionModel]) -> None:
     with pytest.raises(ValueError, match="committed token"):
-        models["Dream"].open(8, "none").predict_block(2)
-    assert models["LLaDA"].open(8, "prefix_causal").predict_block(2).shape[0] == 2
+        Prefix(models["Dream"], 8, "none").predict_block(2)
+    assert Prefix(models["LLaDA"], 8, "prefix_causal").predict_block(2).shape[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_caches_that_a_family_cannot_have(
     name: str, cache: str, message: str, models: dict[str, DiffusionModel]
 ) -> None:
     with pytest.raises(UserError, match=message):
-        models[name].open(8, cache)
+        Prefix(models[name], 8, cache)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drafters.diffusion.prefix import Prefix
 from drafters.diffusion.settings import DiffusionSettings
 from drafters.diffusion.train import window_loss
 from drafters.diffusion.windows import window_figures, window_logits
@@ -133,7 +134,7 @@ def test_windows_are_predicted_as_a_draft_is(target: Target, prefix: str, object
         logits = window_logits(model, tokens, blocks_at(ANCHORS, tokens, 5), prefix)
     for row, column in itertools.product(range(2), range(3)):
         anchor = int(ANCHORS[row, column])
-        drafting = model.open(32, CACHES[prefix])
+        drafting = Prefix(model, 32, CACHES[prefix])
         drafting.extend(tokens[row, : anchor + 1])
         torch.testing.assert_close(
             drafting.predict_block(5), logits[row, column], atol=1e-4, rtol=1e-4

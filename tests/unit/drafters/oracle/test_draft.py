@@ -94,8 +94,8 @@ def test_an_answer_is_worked_out_once(target: Target, monkeypatch: pytest.Monkey
     drafter.bind(target.view())
     prompt = random_prompts(target.vocab_size)[0]
     generate(target, drafter, prompt, 20, stop_ids=NO_STOPS, sampling=Sampling(0.9), seed=5)
-    monkeypatch.delattr(drafter, "_copy")
-    drafter._copy = type("Blind", (), {"device": target.device, "vocab_size": 64})()
+    monkeypatch.delattr(drafter, "copy")
+    drafter.copy = type("Blind", (), {"device": target.device, "vocab_size": 64})()
     want = plain(target, prompt, 20, Sampling(0.9), 5)
     got = generate(target, drafter, prompt, 20, stop_ids=NO_STOPS, sampling=Sampling(0.9), seed=5)
     assert got.tokens == want.tokens
@@ -113,7 +113,7 @@ def test_preparing_leaves_nothing_to_be_worked_out(
     decoding = Decoding(target, drafter, prompt, 21, **settings)
     drafter.prepare(prompt, decoding.request)
     blind = type("Blind", (), {"device": target.device, "vocab_size": 64})()
-    monkeypatch.setattr(drafter, "_copy", blind)
+    monkeypatch.setattr(drafter, "copy", blind)
     output = decoding.run()
     assert output.tokens == plain(target, prompt, 21, sampling, 5).tokens
     assert {len(r.tokens) for r in output.rounds} == {5}
