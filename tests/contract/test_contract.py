@@ -1,56 +1,127 @@
-"""Every drafter of ours passes the contract kit, on each kind of target."""
+"""Every registered drafter of ours passes the contract kit; none can be left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from drafters.draft_model.draft import DraftModel
-from drafters.prompt_lookup.draft import PromptLookup
-from specbench.api import Autoregressive, Drafter, Target
+from specbench.api import Drafter, Target
+from specbench.drafting.options import ModelOptions
+from specbench.inputs import registry
+from specbench.inputs.options import parse_options
 from specbench.testing import CONTRACT, Check, ScriptedDrafter, ScriptedOptions, tiny_target
+from tests.helpers.dflash_drafts import draft_config, write_draft
+from tests.helpers.diffusion_drafts import save_twin
+from tests.helpers.diffuspec_scorers import save_scorer
+from tests.helpers.eagle_drafts import eagle1_config, eagle3_config, write_head
 
-TARGETS = {"llama": {"family": "llama"}, "qwen3": {"window": 6, "full_layers": 1}}
-
-
-@pytest.fixture(scope="module", params=TARGETS)
-def target(request: pytest.FixtureRequest) -> Target:
-    return tiny_target(layers=2, context=64, **TARGETS[request.param])
+OURS = registry.find("autoregressive").distribution
+ENTRIES = [one for one in registry.registered() if one.distribution == OURS]
 
 
 @pytest.fixture(scope="module")
-def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A draft that agrees with the target now and then: the target's own shape, one layer."""
-    folder = tmp_path_factory.mktemp("draft")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """Saved and loaded by its folder, since the oracle loads it once more by its name."""
+    folder = tmp_path_factory.mktemp("target")
+    tiny_target(layers=4, context=64).model.save_pretrained(folder)
+    return Target.load(str(folder))
+
+
+Settings = dict[str, str]
+"""Options of a drafter, as a person types them."""
+
+
+def small_lm(target: Target, folder: Path) -> Settings:
+    """A draft that agrees with the target now and then: its own shape, with one layer."""
     tiny_target(layers=1).model.save_pretrained(folder)
-    return folder
+    return {"model": str(folder)}
 
 
-Factory = Callable[[Target, Path], Drafter]
+def dflash(target: Target, folder: Path) -> Settings:
+    return {"model": str(write_draft(draft_config(target), folder))}
 
-DRAFTERS: dict[str, Factory] = {
-    "autoregressive": lambda target, folder: Autoregressive(),
-    "prompt-lookup": lambda target, folder: PromptLookup(),
-    "draft-model": lambda target, folder: DraftModel(DraftModel.Options(model=str(folder))),
-    "draft-model argmax": lambda target, folder: DraftModel(
-        DraftModel.Options(model=str(folder), tokens=3, sample=False)
-    ),
-    "scripted chain": lambda target, folder: ScriptedDrafter(
-        target, ScriptedOptions(shape="chain")
-    ),
-    "scripted chains": lambda target, folder: ScriptedDrafter(
-        target, ScriptedOptions(shape="chains", wrong=0.3)
-    ),
-    "scripted tree": lambda target, folder: ScriptedDrafter(target, ScriptedOptions(wrong=0.3)),
-    "scripted drawn tree": lambda target, folder: ScriptedDrafter(
-        target, ScriptedOptions(sampled=True)
-    ),
+
+def eagle1(target: Target, folder: Path) -> Settings:
+    return {"model": str(write_head(eagle1_config(target), folder))}
+
+
+def eagle3(target: Target, folder: Path) -> Settings:
+    return {"model": str(write_head(eagle3_config(target), folder))}
+
+
+def diffusion(target: Target, folder: Path) -> Settings:
+    return {"model": save_twin(target, folder), "tokens": "5"}
+
+
+def diffuspec(target: Target, folder: Path) -> Settings:
+    scorer = save_scorer(folder / "ngram", target.vocab_size)
+    lengths = {"k_min": "2", "k_max": "6", "delta": "3"}
+    return diffusion(target, folder / "model") | lengths | {"scorer": scorer}
+
+
+DRAFTS: dict[str, Callable[[Target, Path], Settings]] = {
+    "dflash": dflash,
+    "diffusion": diffusion,
+    "diffuspec": diffuspec,
+    "draft-model": small_lm,
+    "eagle1": eagle1,
+    "eagle2": eagle1,
+    "eagle3": eagle3,
+    "specdiff": diffusion,
+    "specdiff2": diffusion,
 }
+"""How the draft of a drafter that loads one is made; presets take that of their drafter."""
+
+
+@pytest.fixture(scope="module")
+def settings(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Settings]:
+    @cache
+    def made(name: str) -> Settings:
+        if not issubclass(registry.options_class(name), ModelOptions):
+            return {}
+        return DRAFTS[name](target, tmp_path_factory.mktemp(name))
+
+    return made
 
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_contract(name: str, check: Check, target: Target, small_model: Path) -> None:
-    check(target, lambda: DRAFTERS[name](target, small_model))
+@pytest.mark.parametrize(
+    "entry",
+    [one for one in registry.registered() if one.distribution == OURS],
+    ids=lambda e: e.name,
+)
+def test_every_drafter_keeps_the_contract(
+    entry: registry.Registered,
+    check: Check,
+    target: Target,
+    settings: Callable[[str], Settings],
+) -> None:
+    def make() -> Drafter:
+        given = settings(entry.base) | entry.settings
+        return registry.make_drafter(
+            entry.base, parse_options(entry.base, registry.options_class(entry.base), given)
+        )
+
+    check(target, make)
+
+
+SCRIPTED = {
+    "chain": ScriptedOptions(shape="chain"),
+    "chains": ScriptedOptions(shape="chains", wrong=0.3),
+    "tree": ScriptedOptions(wrong=0.3),
+    "drawn tree": ScriptedOptions(sampled=True),
+}
+TARGETS = {"llama": {"family": "llama"}, "qwen3": {"window": 6, "full_layers": 1}}
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("shape", SCRIPTED)
+@pytest.mark.parametrize("kind", TARGETS)
+def test_every_shape_keeps_the_contract_on_every_kind_of_target(
+    kind: str, shape: str, check: Check
+) -> None:
+    target = tiny_target(layers=2, context=64, **TARGETS[kind])  # type: ignore[arg-type]
+    check(target, lambda: ScriptedDrafter(target, SCRIPTED[shape]))
