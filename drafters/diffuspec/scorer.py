@@ -20,6 +20,7 @@ from drafters.diffuspec.ngram import ScorerFacts, load_kenlm, tokenizer_hash
 from specbench.api import KVCache, Proposal, Target, TargetView, UserError
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.drafting.kv import cache_buffers
+from specbench.drafting.vocabulary import require_same_vocabulary
 
 EMBEDDED = "tiny-ngram"
 """The embedded scorer, for the embedded family's tokenizer."""
@@ -77,7 +78,9 @@ def load_scorer(name: str | None, target: TargetView) -> Scorer:
     if name is not None and (folder / "config.json").is_file():
         return CausalScorer.load(name, target)
     facts = ScorerFacts.read(folder)
-    fits = _identity(target.tokenizer, target.vocab_size) == (facts.vocabulary, facts.tokenizer)
+    tokenizer = target.tokenizer
+    ids = target.vocab_size if tokenizer is None else len(tokenizer.get_vocab())
+    fits = (ids, tokenizer_hash(tokenizer)) == (facts.vocabulary, facts.tokenizer)
     if not fits and name is None:
         raise UserError(
             f"diffuspec searches with a causal scorer for the tokenizer of {target.name!r}, and "
@@ -162,12 +165,7 @@ class CausalScorer:
             UserError: it cannot be loaded, or has another tokenizer.
         """
         model = Target.load(name, device=target.device, dtype=target.dtype, role="scorer")
-        ours = _identity(target.tokenizer, target.vocab_size)
-        if _identity(model.tokenizer, model.vocab_size) != ours:
-            raise UserError(
-                f"The scorer {name!r} has another tokenizer than the target {target.name!r}: take "
-                "a causal LM of the target's family."
-            )
+        require_same_vocabulary(target, model, role="scorer")
         return cls(model)
 
     def open(self, capacity: int, paths: int) -> CausalContext:
@@ -220,8 +218,3 @@ class CausalContext:
 
     def buffers(self) -> Iterable[Tensor]:
         return cache_buffers(self._cache)
-
-
-def _identity(tokenizer: Any, ids: int) -> tuple[int, str]:
-    """A tokenizer's number of ids and hash; without one, the model's number of ids."""
-    return ids if tokenizer is None else len(tokenizer.get_vocab()), tokenizer_hash(tokenizer)
