@@ -211,7 +211,8 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_b
 
     from specbench.cli.live import display
     from specbench.cli.stopping import exit_code, terminable
-    from specbench.report import rich_table, summarise
+    from specbench.report.summary import summarise
+    from specbench.report.terminal import rich_table
     from specbench.run.runner import run as run_plan
 
     console = Console()
