@@ -19,8 +19,8 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            metavar="|".join(FORMATS),
-            help="Default: tables on a terminal, else markdown.",
+            metavar="FORMAT",
+            help=f"One of {', '.join(FORMATS)}. Default: tables on a terminal, else markdown.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
