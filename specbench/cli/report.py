@@ -1,26 +1,25 @@
 """`specbench report`: tables from finished and unfinished runs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from specbench.cli.files import RESULTS, check_output, write
-
-if TYPE_CHECKING:
-    from specbench.report import Summary
+from specbench.report.formats import FORMATS, render
 
 
 def report(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help="Run folders; default: all under results/."),
+        typer.Argument(metavar="[DIR]...", help="Run folders. Default: all under results/."),
     ] = None,
     format: Annotated[  # noqa: A002 (the option's own name)
         str | None,
         typer.Option(
             "--format",
-            help="markdown, csv, json, latex or html; default: markdown, tables on a terminal.",
+            metavar="FORMAT",
+            help=f"One of {', '.join(FORMATS)}. Default: tables on a terminal, else markdown.",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
@@ -32,29 +31,31 @@ def report(
         bool,
         typer.Option(
             "--force",
-            help="Put runs side by side that differ in more than the drafter; the caption says in "
-            "what.",
+            help="Put runs side by side that differ in more than the drafter; the caption names "
+            "the settings.",
         ),
     ] = False,
     newest: Annotated[
         bool,
-        typer.Option("--newest", help="Of a cell that several runs measured, take the last one."),
+        typer.Option("--newest", help="If several runs measured a cell, show only the last one."),
     ] = False,
     allow_broken: Annotated[
         bool,
         typer.Option(
-            "--allow-broken", help="Show the speedup of a drafter with broken output too."
+            "--allow-broken", help="Show the speedup of drafters with broken output, too."
         ),
     ] = False,
 ) -> None:
-    """Say how the drafters of one or several runs compare.
+    """Compare the drafters of one or several runs.
 
-    Runs named here that differ in dtype, attention, template, thinking, sampling, length cap or
-    prompts are refused; without names, each kind gets a table of its own.
+    Named runs that differ in dtype, attention, template, thinking, sampling, length cap or prompts
+    are refused. Without names, runs that differ are shown in separate tables.
     """
     from rich.console import Console
 
-    from specbench.report import render, rich_table, run_folders, summarise
+    from specbench.report.runs import run_folders
+    from specbench.report.summary import summarise
+    from specbench.report.terminal import rich_table
 
     if output is not None:
         check_output(output, overwrite)
@@ -66,7 +67,9 @@ def report(
         newest=newest,
     )
     if plots is not None:
-        _draw(summary, plots)
+        from specbench.report.plots import save
+
+        typer.echo(f"{len(save(summary, plots))} files in {plots}", err=True)
     console = Console()
     if output is None and format is None and console.is_terminal:
         console.print(rich_table(summary))
@@ -74,12 +77,5 @@ def report(
     text = render(summary, format or "markdown")
     if output is None:
         typer.echo(text, nl=False)
-        return
-    write(output, text)
-
-
-def _draw(summary: "Summary", folder: Path) -> None:
-    from specbench.report.plots import save
-
-    written = save(summary, folder)
-    typer.echo(f"{len(written)} files in {folder}", err=True)
+    else:
+        write(output, text)

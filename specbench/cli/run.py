@@ -120,7 +120,8 @@ def _conclude(plan: "Plan", outcome: "Outcome", allow_broken: bool) -> int:
     """Print the table of a run that came to its end; return the exit code."""
     from rich.console import Console
 
-    from specbench.report import rich_table, summarise
+    from specbench.report.summary import summarise
+    from specbench.report.terminal import rich_table
 
     folder = outcome.folder
     if outcome.finished_before:

@@ -226,15 +226,16 @@ def largest_error(dtype: torch.dtype) -> float:
 
 
 def load_tokenizer(
-    name: str, revision: str | None = None, kinds: Sequence[Any] = (AutoTokenizer,)
+    name: str, revision: str | None = None, kinds: Sequence[Any] | None = None
 ) -> Any:
     """The tokenizer of an embedded model, a folder or a hub id; None where there is none.
 
     Args:
-        kinds: transformers' tokenizer classes, tried one after the other.
+        kinds: transformers' tokenizer classes, tried one after the other; `AutoTokenizer` alone
+            by default.
     """
     place = locate(name, revision)
-    for kind in kinds:
+    for kind in kinds or (AutoTokenizer,):
         try:
             found = kind.from_pretrained(place, revision=revision, trust_remote_code=False)
         except (OSError, ValueError, TypeError):

@@ -41,16 +41,6 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """``name: before -> after`` for every fact that differs; the commit is not one of them."""
-    facts = [name for name in {**before, **after} if name not in {"commit", "dirty"}]
-    return [
-        f"{name}: {before.get(name)} -> {after.get(name)}"
-        for name in facts
-        if before.get(name) != after.get(name)
-    ]
-
-
 def git_state(root: Path) -> dict[str, Any]:
     """Commit of the checkout at ``root`` and whether tracked files differ from it.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specbench.errors import UserError
 from specbench.records import jsonl
-from specbench.records.environment import differences
+from specbench.records.machine import differences
 from specbench.records.records import (
     MANIFEST,
     SAMPLES,

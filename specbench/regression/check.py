@@ -1,38 +1,40 @@
 """A candidate run against a baseline run: is everything there, still lossless, and as good?
 
-The order is that of trust: a missing answer makes every later figure doubtful, a broken output
-makes speed meaningless. A figure has got worse only where its change is beyond the tolerance and
-the interval of the change, paired over the prompts both runs answered, leaves "no change".
+The order of the stages is that of trust: a missing answer makes every later figure doubtful, and
+broken output makes speed meaningless. A figure has got worse only if its loss exceeds the tolerance
+and "no change", paired over the prompts that both runs answered, is rejected.
 
-That interval is wider than the printed one of 95 %: all figures of a stage share the 5 % by which
-an interval errs (Bonferroni). Of 30 figures that did not change, some 95 % interval leaves "no
-change" more often than not; of the wider ones, one in about 5 % of checks, and half of those are
-gains. Few prompts (below about 16) make it more.
+The figures of a stage share an error of 5 % (Bonferroni), half of it for gains, so that a check of
+many figures raises no more false alarms than a check of one: in at most 2.5 % of checks per stage.
+Up to `MOST_PROMPTS` prompts an exact test rejects (`swap_test`); where so few prompts cannot
+reach the level, the figure is not judged. For more prompts, the bootstrap interval has to exclude
+"no change".
 """
 
-from __future__ import annotations
-
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import UserError
-from specbench.records.environment import differences
-from specbench.records.records import Cell, Sample, load_manifest
+from specbench.records.machine import differences
+from specbench.records.records import Cell, is_broken, load_manifest
 from specbench.report.labels import cell_labels
 from specbench.report.runs import Entry, load_entries
 from specbench.stats import metrics
-from specbench.stats.bootstrap import shared
-from specbench.stats.metrics import Estimate
+from specbench.stats.bootstrap import CONFIDENCE, Estimate, shared
+from specbench.stats.exact import SwapTest
+from specbench.stats.metrics import Change
 
 STAGES = ("completeness", "losslessness", "AAL", "speedup")
 TOLERANCE = {"AAL": 0.02, "speedup": 0.10}
-"""Relative loss that is let pass."""
+"""Relative loss that is allowed."""
 REGRESSION, SKIPPED, FINE, IMPROVED = "regression", "skipped", "fine", "improved"
-DERIVED = frozenset({"drafter", "suite", "width", "lossless", "details", "sample_ids"})
-"""Settings of a cell that follow from others, or are judged as completeness and losslessness."""
+DERIVED = frozenset({"drafter", "role", "suite", "width", "lossless", "details", "sample_ids"})
+"""Settings of a cell that follow from others, or that the first two stages judge."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,11 @@ class Finding:
         verdict: "regression", "skipped", "fine" or "improved".
         text: what was seen.
         base, candidate: the figure in both runs, where the stage has one.
-        ratio: candidate over baseline, paired, where it was judged; its interval is of 95 %.
-        tolerance: the relative loss let pass.
-        among: judged figures of the stage, which share the 5 %.
+        ratio: candidate over baseline, paired, with its 95 % interval.
+        exact: the exact test of the change, for few prompts.
+        tolerance: the relative loss allowed.
+        among: figures of the stage, which share the error.
+        method: what judged the change, "exact test" or "bootstrap interval".
     """
 
     stage: str
@@ -58,18 +62,20 @@ class Finding:
     base: Estimate | None = None
     candidate: Estimate | None = None
     ratio: Estimate | None = None
+    exact: SwapTest | None = None
     tolerance: float | None = None
     among: int | None = None
+    method: str | None = None
 
 
 @dataclass(frozen=True)
 class Check:
-    """All that was found, and what kept cells from being compared.
+    """All findings, and what kept cells from being compared.
 
     Attributes:
-        differences: settings in which the two runs differ, as sentences; not empty means that
-            nothing was judged, unless it was forced.
-        machine: in what the two machines differ; speed is then not judged.
+        differences: settings in which the two runs differ, one text each. If there are any,
+            nothing was judged unless that was forced.
+        machine: facts in which the two machines differ. If there are any, speed was not judged.
     """
 
     candidate: Path
@@ -86,7 +92,7 @@ class Check:
 
     @property
     def exit_code(self) -> int:
-        """0 fine, 1 regression, 3 not comparable."""
+        """0: no regression; 1: a regression; 3: the runs cannot be compared."""
         if self.differences and not self.forced:
             return 3
         return 1 if self.regressions else 0
@@ -102,24 +108,21 @@ def check(
     """Judge ``candidate``, a run folder, by ``baseline``.
 
     Args:
-        tolerance: relative loss let pass, by stage; `TOLERANCE` where absent. That of speed is at
-            least what a self-test on the same suite leaves open in either run, or the worst one
-            of the other suites where that suite has none.
-        force: judge also what differs in its settings.
+        tolerance: relative loss allowed, by stage; `TOLERANCE` where absent. For speed it is at
+            least the difference that a self-test of either run leaves open on the same suite (or,
+            if that suite has none, the largest on any suite).
+        force: judge cells even if their settings differ.
 
     Raises:
         UserError: a folder that cannot be read, or a baseline without a single answer.
     """
     ours, theirs = load_entries([candidate]), load_entries([baseline])
     if not any(entry.counted.keys for entry in theirs):
-        raise UserError(f"{baseline} holds no answer to judge by: take a run that has some.")
-    before, after = (load_manifest(run).environment for run in (baseline, candidate))
-    machine = tuple(differences(before, after))
+        raise UserError(f"{baseline} holds no answer to compare with: name a run that has some.")
+    machine = tuple(differences(*(load_manifest(r).environment for r in (baseline, candidate))))
     labels = cell_labels([entry.cell for entry in theirs])
     tests = [entry for entry in (*theirs, *ours) if entry.cell.is_self_test]
-    theirs, ours = (
-        [entry for entry in entries if not entry.cell.is_self_test] for entries in (theirs, ours)
-    )
+    theirs, ours = ([e for e in run if not e.cell.is_self_test] for run in (theirs, ours))
     pairs, alone = _match(theirs, ours)
     unlike = tuple(
         f"{labels[base.cell_id]} on {base.cell.suite}: {text}"
@@ -130,40 +133,55 @@ def check(
     if force or not unlike:
         limits = TOLERANCE | (tolerance or {})
         for base, entry in pairs:
-            speed = max(limits["speedup"], _unseen(tests, base.cell.suite))
-            allowed = limits | {"speedup": speed}
-            findings += _judge(labels[base.cell_id], base, entry, allowed, bool(machine))
-    findings = settled(findings)
-    findings.sort(key=lambda f: (STAGES.index(f.stage), f.verdict != REGRESSION))
-    return Check(candidate, baseline, tuple(findings), unlike, machine, force)
+            speed = max(limits["speedup"], _unresolved(tests, base.cell.suite))
+            label, allowed = labels[base.cell_id], limits | {"speedup": speed}
+            findings += _judge(label, base, entry, allowed, bool(machine))
+    found = tuple(sorted(settled(findings), key=_order))
+    return Check(candidate, baseline, found, unlike, machine, force)
+
+
+def _order(finding: Finding) -> tuple[int, bool]:
+    """By stage, regressions first."""
+    return STAGES.index(finding.stage), finding.verdict != REGRESSION
 
 
 def settled(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings with the verdicts on figures, which hang on how many there are of a stage."""
+    """The findings with the verdicts on figures, which depend on how many a stage has."""
     findings = list(findings)
     judged = Counter(f.stage for f in findings if f.ratio is not None)
     return [_settle(finding, judged[finding.stage]) for finding in findings]
 
 
 def _settle(finding: Finding, among: int) -> Finding:
-    """Worse, or better, by more than the tolerance and beyond doubt."""
-    ratio, tolerance = finding.ratio, finding.tolerance or 0.0
-    interval = shared(ratio, among).interval if ratio else None
-    if ratio is None or ratio.value is None or interval is None:
+    """The verdict: a change beyond the tolerance, with "no change" rejected at the shared level."""
+    ratio, exact = finding.ratio, finding.exact
+    if ratio is None or ratio.value is None or ratio.interval is None:
         return finding
-    low, high = interval
-    verdict = FINE
-    if high < 1 and ratio.value < 1 - tolerance:
+    level = (1 - CONFIDENCE) / 2 / among
+    if exact is None:
+        low, high = shared(ratio, among).interval or ratio.interval
+        worse, better, method = high < 1, low > 1, "bootstrap interval"
+        text = f"{finding.text}, by interval"
+    elif 2**-exact.n > level:
+        needed = math.ceil(-math.log2(level))
+        text = f"{finding.text}, not judged: too few prompts for {among} figures; {needed} would do"
+        return replace(finding, verdict=SKIPPED, text=text, among=among)
+    else:
+        worse, better, method = exact.loss <= level, exact.gain <= level, "exact test"
+        p = min(exact.loss, exact.gain)
+        text = f"{finding.text}, exact p={p:.2g}"
+    tolerance, verdict = finding.tolerance or 0.0, FINE
+    if worse and ratio.value < 1 - tolerance:
         verdict = REGRESSION
-    elif low > 1 and ratio.value > 1 + tolerance:
+    elif better and ratio.value > 1 + tolerance:
         verdict = IMPROVED
-    return replace(finding, verdict=verdict, among=among)
+    return replace(finding, verdict=verdict, text=text, among=among, method=method)
 
 
-def _unseen(tests: Sequence[Entry], suite: str) -> float:
+def _unresolved(tests: Sequence[Entry], suite: str) -> float:
     """The relative difference of speed that self-tests leave open on ``suite``; 0 without any."""
     found = [
-        metrics.estimate_speedup(entry.baseline or (), entry.samples).interval
+        metrics.estimate_speedup(entry.baseline or (), entry.counted).interval
         for entry in [e for e in tests if e.cell.suite == suite] or tests
     ]
     return max((max(abs(low - 1), abs(high - 1)) for low, high in filter(None, found)), default=0.0)
@@ -172,10 +190,10 @@ def _unseen(tests: Sequence[Entry], suite: str) -> float:
 def _match(
     theirs: Sequence[Entry], ours: Sequence[Entry]
 ) -> tuple[list[tuple[Entry, Entry]], list[Entry]]:
-    """Cells of the baseline with the candidate's, and those without one.
+    """Each cell of the baseline with the candidate's, and the cells that have no partner.
 
-    The same drafter, suite and options; or, where that leaves one of a drafter on a suite on each
-    side, these two, which then differ in their options.
+    Partners have the same drafter, suite and options. If that leaves exactly one cell of a drafter
+    on a suite on each side, these two are partners as well, with different options.
     """
     free = list(ours)
     pairs, left = [], []
@@ -205,7 +223,10 @@ def _options(entry: Entry) -> dict[str, Any]:
 
 
 def _unlike(base: Cell, cell: Cell) -> list[str]:
-    """Settings in which two cells differ; another draft is what a check is for, and no such."""
+    """Settings that differ between two cells.
+
+    The draft model is ignored: judging another draft is the point of a check.
+    """
     before, after = _without_draft(base), _without_draft(cell)
     return [
         f"{key} was {before[key]}, is {after[key]}"
@@ -225,81 +246,67 @@ def _missing(label: str, entry: Entry) -> Finding:
 
 def _judge(
     label: str, base: Entry, entry: Entry, limits: dict[str, float], other_machine: bool
-) -> Iterable[Finding]:
-    yield _completeness(label, base, entry)
+) -> Iterator[Finding]:
+    finding = partial(Finding, drafter=label, suite=base.cell.suite)
+    yield _completeness(finding, base, entry)
     if entry.is_baseline:
         return
-    yield _losslessness(label, base, entry)
-    before, after = metrics.Answers.of(base.samples), metrics.Answers.of(entry.samples)
+    yield _losslessness(finding, base, entry)
+    before, after = base.counted, entry.counted
     yield _figure(
-        "AAL",
-        label,
-        base,
+        partial(finding, "AAL", tolerance=limits["AAL"]),
         metrics.estimate_pooled_aal(before),
         metrics.estimate_pooled_aal(after),
-        metrics.compare(after, before).aal_ratio,
-        limits["AAL"],
+        metrics.aal_change(after, before),
     )
     if other_machine:
         text = "not judged: the baseline was measured on another machine"
-        yield Finding("speedup", label, base.cell.suite, SKIPPED, text)
+        yield finding("speedup", verdict=SKIPPED, text=text)
         return
+    old_arm, arm = base.baseline or (), entry.baseline or ()
     yield _figure(
-        "speedup",
-        label,
-        base,
-        metrics.estimate_speedup(base.baseline or (), before),
-        metrics.estimate_speedup(entry.baseline or (), after),
-        metrics.compare_speedups(entry.baseline or (), after, base.baseline or (), before),
-        limits["speedup"],
+        partial(finding, "speedup", tolerance=limits["speedup"]),
+        metrics.estimate_speedup(old_arm, before),
+        metrics.estimate_speedup(arm, after),
+        metrics.speedup_change(arm, after, old_arm, before),
     )
 
 
-def _completeness(label: str, base: Entry, entry: Entry) -> Finding:
-    """Whatever the baseline answered must be answered."""
-    wanted = {(s.sample, s.turn) for s in metrics.ok(base.samples)}
+def _completeness(finding: partial[Finding], base: Entry, entry: Entry) -> Finding:
+    """Every prompt that the baseline answered must be answered."""
+    finding = partial(finding, STAGES[0])
+    wanted = set(base.counted.keys)
     if not wanted:
-        text = "not judged: the baseline has no answer"
-        return Finding(STAGES[0], label, base.cell.suite, SKIPPED, text)
-    found = {(s.sample, s.turn): s for s in entry.samples}
-    lost = [key for key in wanted if key not in found or found[key].status != "ok"]
+        return finding(verdict=SKIPPED, text="not judged: the baseline has no answer")
+    lost = wanted - set(entry.counted.keys)
     if not lost:
-        text = f"{len(wanted)} answers"
-        return Finding(STAGES[0], label, base.cell.suite, FINE, text)
+        return finding(verdict=FINE, text=f"{len(wanted)} answers")
+    found = {(s.sample, s.turn): s for s in entry.samples}
     failed = [found[key] for key in sorted(lost) if key in found]
     text = f"{len(lost)} of {len(wanted)} answers are missing"
     if failed:
         text += f", {len(failed)} of them failed: {failed[0].error}"
-    return Finding(STAGES[0], label, base.cell.suite, REGRESSION, text)
+    return finding(verdict=REGRESSION, text=text)
 
 
-def _losslessness(label: str, base: Entry, entry: Entry) -> Finding:
-    before, after = _broken(base.samples), _broken(entry.samples)
+def _losslessness(finding: partial[Finding], base: Entry, entry: Entry) -> Finding:
+    before, after = (sum(map(is_broken, run.samples)) for run in (base, entry))
     worse = after > before or (base.cell.lossless and not entry.cell.lossless)
     text = f"{after} broken outputs, {before} in the baseline"
     if base.cell.lossless != entry.cell.lossless:
         text += f"; the rule is {'now' if base.cell.lossless else 'no longer'} lossy"
-    return Finding(STAGES[1], label, base.cell.suite, REGRESSION if worse else FINE, text)
-
-
-def _broken(samples: Iterable[Sample]) -> int:
-    return sum(s.verdict is not None and s.verdict.kind == "broken" for s in samples)
+    return finding(STAGES[1], verdict=REGRESSION if worse else FINE, text=text)
 
 
 def _figure(
-    stage: str,
-    label: str,
-    base: Entry,
-    before: Estimate,
-    after: Estimate,
-    ratio: Estimate,
-    tolerance: float,
+    finding: partial[Finding], before: Estimate, after: Estimate, change: Change
 ) -> Finding:
     """The change of a figure; `settled` gives the verdict."""
-    suite = base.cell.suite
+    ratio = change.ratio
+    finding = partial(finding, base=before, candidate=after)
     if not ratio.value or ratio.interval is None:
         text = f"not judged: it needs two prompts that both runs answered, and has {ratio.n}"
-        return Finding(stage, label, suite, SKIPPED, text, before, after)
+        return finding(verdict=SKIPPED, text=text, tolerance=None)
     low, high = ratio.interval
-    change = f"{ratio.value - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}], n={ratio.n}"
-    return Finding(stage, label, suite, FINE, change, before, after, ratio, tolerance)
+    text = f"{ratio.value - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}], n={ratio.n}"
+    return finding(verdict=FINE, text=text, ratio=ratio, exact=change.exact)

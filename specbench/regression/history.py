@@ -1,36 +1,31 @@
 """An append-only history of runs, keyed by commit, and where its figures changed.
 
-``history.jsonl`` holds one `Point` a line: a run's headline figures, its commit and its machine.
+``history.jsonl`` holds one `Point` per line: a headline figure of a run, its commit and machine.
 """
 
-from __future__ import annotations
-
 import hashlib
-import json
-import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specbench.errors import UserError
+from specbench.records import jsonl
+from specbench.records.machine import machine_id
 from specbench.records.records import Cell
 from specbench.report.labels import row_labels
-from specbench.report.runs import load_entries, settings_key
+from specbench.report.runs import Entry, load_entries, settings_key
 from specbench.stats import metrics
+from specbench.stats.bootstrap import Array, Estimate
 
 SCHEMA = 1
 FILE = "history.jsonl"
 FIGURES = ("AAL", "speedup")
 PENALTY = 12.0
 """Squared error, in units of the noise, that a new level must save."""
-MACHINE = ("cpu", "gpu", "threads")
-"""Facts that make two machines one for a trend of speed."""
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,13 +33,12 @@ class Point:
     """One cell's figure in one run.
 
     Attributes:
-        commit: of the code that ran, None outside a repository.
+        commit: of the code that ran; None outside a repository.
         created: ISO time of the run.
-        machine: what the figure was measured on; a trend of speed is one machine's.
+        machine: the machine that the figure was measured on, as `_machine` names it.
         figure: "AAL" or "speedup".
         value, low, high, n: the estimate.
-        settings: six hex digits over all settings of the cell but the draft's weights; figures
-            under different ones are of different series.
+        settings: six hex digits over the settings of the cell, see `_settings`.
     """
 
     commit: str | None
@@ -64,40 +58,22 @@ class Point:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """What it is a point of; the machine matters to speed only."""
+        """The series it belongs to; a series of speed is that of one machine."""
         machine = self.machine if self.figure == "speedup" else ""
         return self.target, self.suite, self.figure, self.drafter, machine, self.settings
 
 
 def read(folder: Path) -> list[Point]:
-    """All points in the order they were added; none where there is no history yet.
+    """All points in the order in which they were added; [] if there is no history yet.
 
     Raises:
         UserError: a line that cannot be read; it is named.
     """
-    path = folder / FILE
-    if not path.exists():
-        return []
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    points = []
-    for number, line in enumerate(lines, 1):
-        try:
-            point = Point(**json.loads(line))
-            if point.schema != SCHEMA:
-                raise ValueError(f"it has schema {point.schema}, this version reads {SCHEMA}")
-            points.append(point)
-        except (ValueError, TypeError) as error:
-            raise UserError(
-                f"{path}, line {number}, cannot be read ({error}): take that line out."
-            ) from error
-    return points
+    return list(jsonl.read(folder / FILE, SCHEMA, partial(jsonl.build, Point)))
 
 
 def add(folder: Path, run: Path) -> int:
-    """Append the figures of ``run``; how many there were. A run is added once.
+    """Append the figures of ``run`` and return their number. A run is added only once.
 
     Raises:
         UserError: the run cannot be read, has no figure or is in the history already, or the
@@ -108,21 +84,20 @@ def add(folder: Path, run: Path) -> int:
         raise UserError(f"{run} has no drafter with an answer, so there is no figure to add.")
     known = {(p.commit, p.created, p.run) for p in read(folder)}
     if any((p.commit, p.created, p.run) in known for p in points):
-        raise UserError(f"{run} is in {folder / FILE} already: a history is only added to.")
-    lines = "".join(json.dumps(asdict(point)) + "\n" for point in points)
+        raise UserError(f"{run} is in {folder / FILE} already: a run is added once.")
+    path = folder / FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / FILE).open("a", encoding="utf-8") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+        jsonl.cut_torn_line(path)
+        with path.open("ab", buffering=0) as file:
+            jsonl.append(file, "".join(map(jsonl.to_line, points)))
     except OSError as error:
-        raise UserError(f"{folder / FILE} cannot be written: {error.strerror}.") from error
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
     return len(points)
 
 
 def series(points: Iterable[Point]) -> dict[tuple[str, ...], list[Point]]:
-    """Points by what they are of, in the order in which the runs were made."""
+    """Points grouped by series, oldest run first."""
     found: dict[tuple[str, ...], list[Point]] = {}
     for point in sorted(points, key=lambda point: point.created):
         found.setdefault(point.series, []).append(point)
@@ -130,21 +105,36 @@ def series(points: Iterable[Point]) -> dict[tuple[str, ...], list[Point]]:
 
 
 def several_settings(points: Iterable[Point], one: Point) -> bool:
-    """Whether what has the name of ``one`` was run under different settings."""
+    """Whether the drafter of ``one`` was run on its suite under different settings."""
     name = one.target, one.suite, one.drafter
     return len({p.settings for p in points if (p.target, p.suite, p.drafter) == name}) > 1
+
+
+def lines(points: list[Point]) -> list[str]:
+    """One line per series: its newest figure, its length, and where new levels begin."""
+    found = []
+    for group in series(points).values():
+        newest = group[-1]
+        name = newest.drafter
+        if several_settings(points, newest):
+            name += f" (settings {newest.settings or 'unknown'})"
+        text = f"{newest.target}, {newest.suite}, {name}: {newest.figure} {newest.value:.3f}"
+        changes = [f"{group[i].commit or group[i].run}"[:10] for i in change_points(group)]
+        levels = f", new level at {', '.join(changes)}" if changes else ""
+        found.append(f"{text}, {len(group)} runs{levels}")
+    return found
 
 
 def change_points(points: list[Point]) -> list[int]:
     """Indices at which a new level begins.
 
-    The piecewise constant fit with the least squared error plus a penalty for each change
-    (optimal partitioning, Jackson et al. 2005), both in units of the noise: the larger of what
-    the intervals say and of what neighbours differ by. It is fitted to medians of three
-    neighbours, so that one slow run is no level: a level has at least two. In simulation an
-    unchanging series of 5 to 50 points shows a change in at most 6 % of cases, with Gaussian
-    noise, heavy tails (Student's t with 3 degrees) or an outlier in 20 alike; noise that drifts
-    shows more.
+    The piecewise constant fit with the least squared error plus a penalty per change (optimal
+    partitioning, Jackson et al. 2005), both in units of the noise. The noise is the larger of two
+    estimates: one from the intervals, one from the differences of neighbours. The fit is to medians
+    of three neighbours, so that a single slow run does not make a level: a level has at least two
+    runs. In simulation, a series of 5 to 50 points that does not change shows a change in at most
+    6 % of cases, for Gaussian noise, for heavy tails (Student's t with 3 degrees of freedom) and
+    for one outlier in 20. Noise that drifts shows more.
     """
     values = np.array([point.value for point in points])
     if len(values) < 3:
@@ -175,53 +165,61 @@ def _partition(values: Array, penalty: float) -> list[int]:
 
 
 def _interval_noise(points: list[Point]) -> float:
-    """Median standard error of the points, by their 95 % intervals."""
+    """Median standard error of the points, from their 95 % intervals."""
     halves = [(p.high - p.low) / 2 for p in points if p.high is not None and p.low is not None]
     return float(np.median(halves)) / 1.96 if halves else 0.0
 
 
 def _neighbour_noise(values: Array) -> float:
-    """Standard deviation by the median step between neighbours, which a level change leaves be."""
+    """Standard deviation from the median step between neighbours, which few changes do not move."""
     return float(np.median(abs(np.diff(values)))) / (0.6745 * 2**0.5)
 
 
-def _points(run: Path) -> Iterable[Point]:
+def _points(run: Path) -> Iterator[Point]:
     entries = load_entries([run])
     for label, entry in zip(row_labels(entries), entries, strict=True):
         if entry.is_baseline:
             continue
         figures = {
-            "AAL": metrics.estimate_pooled_aal(entry.samples),
-            "speedup": metrics.estimate_speedup(entry.baseline or (), entry.samples),
+            "AAL": metrics.estimate_pooled_aal(entry.counted),
+            "speedup": metrics.estimate_speedup(entry.baseline or (), entry.counted),
         }
-        facts = entry.manifest.environment
         for figure, estimate in figures.items():
-            if estimate.value is None:
-                continue
-            yield Point(
-                commit=facts.get("commit"),
-                created=entry.manifest.created,
-                run=entry.manifest.run,
-                machine=_machine(facts),
-                target=entry.cell.target.name,
-                drafter=label,
-                suite=entry.cell.suite,
-                figure=figure,
-                value=estimate.value,
-                low=None if estimate.interval is None else estimate.interval[0],
-                high=None if estimate.interval is None else estimate.interval[1],
-                n=estimate.n,
-                settings=_settings(entry.cell),
-            )
+            if estimate.value is not None:
+                yield _point(label, entry, figure, estimate.value, estimate)
+
+
+def _point(label: str, entry: Entry, figure: str, value: float, estimate: Estimate) -> Point:
+    low, high = estimate.interval or (None, None)
+    return Point(
+        commit=entry.manifest.environment.get("commit"),
+        created=entry.manifest.created,
+        run=entry.manifest.run,
+        machine=_machine(entry.manifest.environment),
+        target=entry.cell.target.name,
+        drafter=label,
+        suite=entry.cell.suite,
+        figure=figure,
+        value=value,
+        low=low,
+        high=high,
+        n=estimate.n,
+        settings=_settings(entry.cell),
+    )
 
 
 def _settings(cell: Cell) -> str:
-    """Another draft's weights are what a trend is for, and no other settings."""
+    """Six hex digits over a cell's settings, those that follow from others excepted.
+
+    The weights of the draft are excluded, so that a retrained draft continues its series.
+    """
     kept = settings_key(
         replace(cell, draft_model=None), frozenset({"width", "lossless", "details"})
     )
     return hashlib.sha256(kept.encode()).hexdigest()[:6]
 
 
-def _machine(facts: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {facts[key]}" for key in MACHINE if facts.get(key) is not None)
+def _machine(environment: dict[str, Any]) -> str:
+    """The processor and the id of the machine: equal for the same machine only."""
+    device = environment.get("gpu") or environment.get("cpu")
+    return f"{device or 'machine'} {machine_id(environment)}"

@@ -1,7 +1,5 @@
 """A check as markdown, JUnit XML, JSON, and the two lists of github-action-benchmark."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence
@@ -12,13 +10,31 @@ from xml.etree import ElementTree
 
 from specbench.errors import UserError
 from specbench.regression.check import REGRESSION, SKIPPED, STAGES, Check, Finding
-from specbench.stats.metrics import Estimate
+from specbench.stats.bootstrap import Estimate
+from specbench.stats.exact import MOST_PROMPTS
 
 SCHEMA = 1
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 SUMMARY_LIMIT = 1_000_000
-"""Bytes a step's summary may hold, a little under GitHub's 1 MiB; more is dropped as a whole."""
+"""Most bytes of a step's summary: a little under 1 MiB, beyond which GitHub drops all of it."""
 MARKS = {"regression": "✗", "skipped": "-", "fine": "✓", "improved": "▲"}
+HEADER = ("", "check", "drafter", "suite", "baseline", "candidate", "change")
+BENCHMARK_FILES = ("bigger-is-better.json", "smaller-is-better.json")
+
+
+def files(
+    check: Check, junit_xml: Path | None, json_file: Path | None, benchmarks: Path | None
+) -> dict[Path, str]:
+    """The files asked for with their texts; ``benchmarks`` is a folder for two of them."""
+    texts = {}
+    if junit_xml is not None:
+        texts[junit_xml] = junit(check)
+    if json_file is not None:
+        texts[json_file] = to_json(check)
+    if benchmarks is not None:
+        texts[benchmarks / BENCHMARK_FILES[0]] = benchmark_list(check)
+        texts[benchmarks / BENCHMARK_FILES[1]] = benchmark_list_smaller(check)
+    return texts
 
 
 def conclusion(check: Check) -> str:
@@ -35,26 +51,27 @@ def notes(check: Check) -> list[str]:
     """What a reader has to know beside the findings."""
     lines = []
     if check.forced and check.differences:
-        lines.append("Compared in spite of: " + "; ".join(check.differences) + ".")
+        lines.append("Compared despite different settings: " + "; ".join(check.differences) + ".")
     if check.machine:
-        lines.append("Speed is not judged, since the machines differ: " + "; ".join(check.machine))
+        lines.append(f"Speed is not judged: the machines differ ({'; '.join(check.machine)}).")
     counts = {f.stage: f.among for f in check.findings if f.among}
     if counts:
         judged = " and ".join(
             f"{n} {stage} figure{'s' if n > 1 else ''}" for stage, n in counts.items()
         )
         lines.append(
-            f"Judged: {judged}; one fails if its loss exceeds the tolerance and the interval of "
-            'the change excludes "no change" even where all of a kind share its 5 % (printed: each '
-            "at 95 %)."
+            f'Judged: {judged}. A figure fails if its loss exceeds the tolerance and "no change" '
+            f"is rejected: up to {MOST_PROMPTS} prompts by an exact test that swaps the two runs, "
+            "beyond by the bootstrap interval; the figures of one kind share an error of 5 % "
+            "(Bonferroni). The printed intervals are 95 % each."
         )
     if any(f.verdict == "improved" for f in check.findings):
-        lines.append("Some figures got better: `--update` makes this run the baseline.")
+        lines.append("Some figures improved: `--update` makes this run the baseline.")
     return lines
 
 
 def cells(finding: Finding) -> tuple[str, ...]:
-    """A finding as a row: mark, stage, drafter, suite, baseline, candidate, what was seen."""
+    """A finding as a row under `HEADER`."""
     return (
         MARKS[finding.verdict],
         finding.stage,
@@ -66,11 +83,8 @@ def cells(finding: Finding) -> tuple[str, ...]:
     )
 
 
-HEADER = ("", "check", "drafter", "suite", "baseline", "candidate", "change")
-
-
 def markdown(check: Check, limit: int = SUMMARY_LIMIT) -> str:
-    """Regressions in a table, everything else folded away, at most ``limit`` bytes."""
+    """Regressions in a table, all other findings folded away; at most ``limit`` bytes."""
     others = [finding for finding in check.findings if finding.verdict != REGRESSION]
     text = f"### specbench check\n\n{conclusion(check)}\n\n"
     text += "".join(f"{note}\n\n" for note in notes(check))
@@ -84,7 +98,7 @@ def markdown(check: Check, limit: int = SUMMARY_LIMIT) -> str:
 
 
 def append_summary(check: Check) -> Path | None:
-    """Add the markdown to the job summary; None where there is no such file.
+    """Add the markdown to the job's summary and return its path; None if the job has none.
 
     Raises:
         UserError: the variable names a file that cannot be written.
@@ -105,7 +119,7 @@ def append_summary(check: Check) -> Path | None:
 
 
 def junit(check: Check) -> str:
-    """JUnit XML: a test case a finding, a failure a regression."""
+    """JUnit XML: one test case per finding; a regression is a failure."""
     skipped = sum(f.verdict == SKIPPED for f in check.findings)
     suite = ElementTree.Element(
         "testsuite",
@@ -135,12 +149,12 @@ def junit(check: Check) -> str:
 
 
 def _printable(text: str) -> str:
-    """XML knows no control characters, and an error's text may hold some."""
+    """Without control characters: XML allows none, and the text of an error may hold some."""
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
 def to_json(check: Check) -> str:
-    """Everything, for a machine."""
+    """Everything, for programs."""
     facts = {
         "schema": SCHEMA,
         "candidate": str(check.candidate),
@@ -156,11 +170,11 @@ def to_json(check: Check) -> str:
 
 def benchmark_list(check: Check) -> str:
     """Figures of the candidate for github-action-benchmark's tool `customBiggerIsBetter`."""
-    return json.dumps(_entries(check, ("AAL", "speedup")), indent=2) + "\n"
+    return json.dumps(_entries(check), indent=2) + "\n"
 
 
 def benchmark_list_smaller(check: Check) -> str:
-    """The same for `customSmallerIsBetter`: answers that were lost, outputs that broke."""
+    """Counts for `customSmallerIsBetter`: cells that lost answers, cells with broken output."""
     entries: list[dict[str, Any]] = [
         {
             "name": f"{stage} faults",
@@ -172,11 +186,11 @@ def benchmark_list_smaller(check: Check) -> str:
     return json.dumps(entries, indent=2) + "\n"
 
 
-def _entries(check: Check, stages: Sequence[str]) -> list[dict[str, Any]]:
+def _entries(check: Check) -> list[dict[str, Any]]:
     entries = []
     for finding in check.findings:
         estimate = finding.candidate
-        if finding.stage not in stages or estimate is None or estimate.value is None:
+        if finding.stage not in STAGES[2:] or estimate is None or estimate.value is None:
             continue
         entry: dict[str, Any] = {
             "name": f"{finding.stage}, {finding.drafter}, {finding.suite}",

@@ -1,37 +1,36 @@
-"""What stands above and below a table: what was run on what, how, and how far to trust it."""
-
-from __future__ import annotations
+"""The text above and below a table: what was run on what, how, and how far to trust it."""
 
 import re
 from typing import Any
 
 from specbench.inputs.options import as_typed
+from specbench.records.machine import machine_id
 from specbench.records.records import Cell, ModelId
 from specbench.report.comparable import chosen
+from specbench.report.figures import AAL, PRECISION, SPEEDUP
 from specbench.report.labels import distinguish
-from specbench.report.runs import machine
 from specbench.report.summary import Row, Summary, Table
 from specbench.stats.bootstrap import CONFIDENCE, FEW_PROMPTS, RESAMPLES, prompts_for
 from specbench.stats.metrics import LOOP_SHARE
 
-PRECISION = 0.05
 METHOD = (
     f"Intervals are {CONFIDENCE:.0%} bootstrap intervals over prompts ({RESAMPLES:,} resamples, "
-    "expanded percentiles; all turns of a prompt and for speedup both arms together); n counts "
-    f"prompts, and with fewer than about {FEW_PROMPTS} the intervals come out too narrow. Speedup "
-    "is autoregressive seconds per token over the drafter's, decode only, on the prompts both "
-    "have. AAL is emitted tokens per round: pooled (the headline) over all rounds, macro as the "
-    "mean over answers. The fastest is picked by its speeds, so it is told apart where an interval "
-    "that leaves 5 % to all pairs of drafters on the suite together excludes 1. An answer loops "
-    f"when more than {LOOP_SHARE:.0%} of its 4-grams repeat an earlier one; LOOPS marks a cell "
-    "with most of its emitted tokens in such answers, whose AAL and speedup proper text would not "
-    "give. BROKEN: output that is not the target's, its speedup "
-    "withheld; LOSSY: a rule that does not keep the target's distribution."
+    "expanded percentiles). A prompt is drawn with all its turns and, for speedup, with both arms. "
+    "n is the number of prompts. Speedup is autoregressive seconds per token divided by the "
+    "drafter's: decode time only, on the prompts that both answered. AAL is emitted tokens per "
+    "round: pooled (the headline) over all rounds, macro as the mean over answers. The fastest is "
+    "chosen after seeing the data, so differences from it use intervals corrected for all pairs of "
+    "drafters on the suite (Bonferroni, 5 % family-wise). An answer loops if more than "
+    f"{LOOP_SHARE:.0%} of its 4-grams repeat an earlier one; LOOPS marks a cell with most of its "
+    "emitted tokens in such answers: on proper text, AAL and speedup would differ. near-tie: the "
+    "output leaves the target's own where its logits for the two tokens lie within the machine's "
+    "rounding. BROKEN: the output is not the target's own, and the speedup is withheld. LOSSY: the "
+    "rule does not keep the target's distribution."
 )
 
 
 def headings(summary: Summary) -> list[str]:
-    """A heading a table: target and sampling, then what tells it from those with the same."""
+    """One heading per table: target and sampling, then what distinguishes tables of equal ones."""
     plain = [_plain_heading(table) for table in summary.tables]
     notes: dict[int, str] = {}
     for heading in dict.fromkeys(plain):
@@ -42,18 +41,15 @@ def headings(summary: Summary) -> list[str]:
 
 
 def caption(table: Table) -> list[str]:
-    """What was run on what, a sentence a line; `METHOD` says how, once for all tables."""
-    rows = [row for _, row in table.rows]
-    settings = dict.fromkeys(_settings(row.cell) for row in rows)
+    """What was run on what, one sentence per line; `METHOD` says how, once for all tables."""
+    settings = dict.fromkeys(_settings(row.cell) for row in table.rows)
     lines = [f"Target: {_model(table.any_cell.target)}; {'; or '.join(settings)}."]
     if table.unlike:
-        lines.append(
-            "NOT ALIKE, side by side because that was asked for: " + "; ".join(table.unlike) + "."
-        )
+        lines.append(f"NOT ALIKE, side by side because of --force: {'; '.join(table.unlike)}.")
     for suite in table.suites:
-        texts = dict.fromkeys(_suite(row) for row in rows if row.cell.suite == suite)
+        texts = dict.fromkeys(_suite(row) for row in table.rows if row.cell.suite == suite)
         lines.append(f"Suite {suite}: {'; or '.join(texts)}.")
-    for label, line in table.lines:
+    for label, line in table.lines.items():
         row = next(iter(line.values()))
         if not row.is_baseline:
             lines.append(f"Drafter {label}: {_drafter(row.cell)}.")
@@ -64,57 +60,89 @@ def caption(table: Table) -> list[str]:
 
 def remarks(table: Table) -> list[str]:
     """What a reader of the figures should know about them beside `METHOD`."""
-    return [*_advice(table), *_untested(table), *_self_tests(table), *_repeated(table)]
+    return [
+        *_advice(table), *_differing(table), *_untested(table), *_self_tests(table),
+        *_repeated(table),
+    ]  # fmt: skip
 
 
 def _advice(table: Table) -> list[str]:
-    """Where prompts are too few, and how many would do."""
+    """Where prompts are too few, and how many would be enough."""
     few: dict[str, int] = {}
-    for _, row in table.rows:
-        n = row.aal_pooled.n
+    for row in table.rows:
+        n = AAL.of(row).n
         if 0 < n < FEW_PROMPTS:
             few[row.cell.suite] = min(n, few.get(row.cell.suite, n))
     lines = []
     if few:
         suites = ", ".join(f"{suite} ({n})" for suite, n in few.items())
         lines.append(
-            f"Few prompts: {suites}. Below {FEW_PROMPTS} an interval holds the truth less often "
-            "than it says."
+            f"Few prompts: {suites}. With fewer than {FEW_PROMPTS}, a {CONFIDENCE:.0%} interval "
+            f"covers less than {CONFIDENCE:.0%}."
         )
-    wanted = [
-        (prompts_for(row.speedup, PRECISION) or 0, label, row)
-        for label, row in table.rows
-        if row.is_method
-    ]
-    prompts, label, row = max(wanted, key=lambda w: w[0], default=(0, "", table.rows[0][1]))
-    if prompts > row.speedup.n:
+    wanted = {
+        row: prompts_for(SPEEDUP.of(row), PRECISION) or 0
+        for row in table.rows
+        if row.entry.is_method
+    }
+    least = max(wanted, key=lambda row: wanted[row], default=None)
+    if least is not None and wanted[least] > SPEEDUP.of(least).n:
         lines.append(
-            f"Least certain speedup: {label} on {row.cell.suite}; about {prompts} prompts where it "
-            f"has {row.speedup.n} would bring it to ±{PRECISION:.0%}."
+            f"Least certain speedup: {least.label} on {least.cell.suite}; about {wanted[least]} "
+            f"prompts instead of {SPEEDUP.of(least).n} would narrow it to ±{PRECISION:.0%}."
         )
     return lines
 
 
-def _untested(table: Table) -> list[str]:
-    """Drafters whose texts could not be compared, and what tests them instead."""
-    rows = [row for _, row in table.rows if row.lossless == "untested" and row.answers]
-    names = dict.fromkeys(row.cell.drafter for row in rows if row.cell.rule == "reject")
+def _differing(table: Table) -> list[str]:
+    """Answers that leave the target's own text: where, and by how much."""
     return [
-        f"Untested: {name} keeps the target's distribution, not its text; test that with "
-        f"`specbench verify --drafter {name} --temperature {table.any_cell.temperature:g}`."
-        for name in names
+        f"{kind.capitalize()}: {label}: {', '.join(_differences_on(row, kind) for row in found)}."
+        for kind in ("broken", "near-tie")
+        for label, line in table.lines.items()
+        if (found := [row for row in line.values() if kind in row.entry.verdicts])
     ]
+
+
+def _differences_on(row: Row, kind: str) -> str:
+    verdicts = [s.verdict for s in row.entry.verdicts[kind] if s.verdict]
+    places = [v.position for v in verdicts if v.position is not None]
+    gaps = [v.gap for v in verdicts if v.gap is not None]
+    facts = [f"first at output token {min(places) + 1}"] if places else []
+    facts += [f"largest logit gap {max(gaps):.2g}"] if gaps else []
+    text = f"{len(verdicts)} of {row.answers} answers on {row.cell.suite}"
+    return f"{text} ({', '.join(facts)})" if facts else text
+
+
+def _untested(table: Table) -> list[str]:
+    """Answers whose text was not compared, why, and what tests them instead."""
+    lines = []
+    for row in table.rows:
+        reasons: dict[str, list[tuple[str, int]]] = {}
+        for s in row.entry.verdicts.get("untested", []):
+            if s.verdict and s.verdict.reason:
+                reasons.setdefault(s.verdict.reason, []).append((s.sample, s.turn))
+        for reason, answers in reasons.items():
+            text = f"Untested: {row.label} on {row.cell.suite}, {len(answers)} answers: {reason}."
+            if row.entry.baseline and set(answers) <= set(row.entry.baseline.keys):
+                text += (
+                    f" `specbench distribution --drafter {row.cell.drafter} --temperature "
+                    f"{row.cell.temperature:g}` tests the distribution."
+                )
+            lines.append(text)
+    return lines
 
 
 def _self_tests(table: Table) -> list[str]:
     """What an A/A row says about every other row of its suite."""
     lines = []
-    for _, row in table.rows:
-        if row.cell.is_self_test and row.speedup.interval is not None:
-            unseen = max(abs(end - 1) for end in row.speedup.interval)
+    for row in table.rows:
+        interval = SPEEDUP.of(row).interval if row.cell.is_self_test else None
+        if interval is not None:
+            largest = max(abs(end - 1) for end in interval)
             lines.append(
-                f"Self-test on {row.cell.suite}: the baseline against itself leaves {unseen:.1%} "
-                "open; a speedup nearer to 1 than that, or to another one, is no finding here."
+                f"Self-test on {row.cell.suite}: the baseline against itself leaves {largest:.1%} "
+                "open; this machine cannot resolve smaller differences of speed."
             )
     return lines
 
@@ -122,7 +150,7 @@ def _self_tests(table: Table) -> list[str]:
 def _repeated(table: Table) -> list[str]:
     """Cells that several runs measured."""
     runs: dict[tuple[str, str], list[str]] = {}
-    for _, row in table.rows:
+    for row in table.rows:
         if not row.is_baseline:
             place = row.entry.cell_id, f"{row.cell.drafter} on {row.cell.suite}"
             runs.setdefault(place, []).append(row.entry.run)
@@ -141,7 +169,7 @@ def _settings(cell: Cell) -> str:
 
 
 def _machine(environment: dict[str, Any]) -> str:
-    return f"Machine {machine(environment)}: {_facts(environment)}."
+    return f"Machine {machine_id(environment)}: {_facts(environment)}."
 
 
 def _plain_heading(table: Table) -> str:
@@ -158,7 +186,7 @@ def _sampling(cell: Cell) -> str:
 
 
 def _differences(table: Table) -> dict[str, str]:
-    """Everything that two tables under one heading could differ in, as short texts."""
+    """Every setting in which two tables under one heading could differ, as short texts."""
     cell = table.any_cell
     return {
         "target": _model(cell.target),
@@ -178,11 +206,11 @@ def _any_environment(table: Table) -> dict[str, Any]:
 
 
 def _first(table: Table, suite: str) -> Row:
-    return next(line[suite] for _, line in table.lines if suite in line)
+    return next(line[suite] for line in table.lines.values() if suite in line)
 
 
 def _model(model: ModelId) -> str:
-    """Name, and revision or weights as far as known."""
+    """Name, and revision or hash of the weights as far as known."""
     known = [f"revision {model.revision[:10]}"] if model.revision else []
     known += [f"weights {model.sha256[:10]}"] if model.sha256 else []
     return f"{model.name} ({', '.join(known)})" if known else model.name
@@ -224,6 +252,6 @@ def _fact(value: Any) -> str:
 
 
 def _short(text: str | None) -> str:
-    """A hash by its first ten digits, anything else as it is."""
+    """The first ten digits of a hash; any other text as it is."""
     text = str(text)
     return text[:10] if re.fullmatch(r"[0-9a-f]{40,}", text) else text

@@ -1,6 +1,4 @@
-"""Which cells may stand in one table, and what is said where they may not."""
-
-from __future__ import annotations
+"""Which cells may stand in one table, and what is said if they may not."""
 
 import hashlib
 import json
@@ -10,24 +8,26 @@ from itertools import combinations
 from typing import Literal
 
 from specbench.errors import UserError
+from specbench.records.machine import machine_id
 from specbench.records.records import Cell
-from specbench.report.runs import DRAFTER_SETTINGS, Entry, machine, settings_key
+from specbench.report.runs import DRAFTER_SETTINGS, Entry, settings_key
 
 SUITE_SETTINGS = frozenset({"suite", "suite_hash", "sample_ids", "max_new_tokens"})
 TABLE_SETTINGS = frozenset(f.name for f in fields(Cell)) - DRAFTER_SETTINGS - SUITE_SETTINGS
 SEPARATING = frozenset({"target", "device"})
-"""Settings that make for another table and no refusal: other models, another machine."""
+"""Settings whose difference makes another table but no error: target and device."""
 Unlike = Literal["separate", "refuse", "together"]
 
 
 def grouped(entries: Sequence[Entry], unlike: Unlike) -> list[list[Entry]]:
-    """The entries table by table.
+    """The entries of each table.
 
-    Cells of one table share all settings but the drafter's and, within a column, the suite's; they
-    share the environment too. With "together", only the target tells tables apart between runs.
+    The cells of a table share their environment and all settings except those of the drafter; the
+    settings of the suite are shared within a column. With "together", cells of different runs only
+    share the target.
 
     Raises:
-        UserError: "refuse", and runs on one target differ in settings; the settings are named.
+        UserError: with "refuse", runs on one target differ in settings; the settings are named.
     """
     if unlike == "refuse":
         _refuse_unlike(entries)
@@ -44,31 +44,37 @@ def grouped(entries: Sequence[Entry], unlike: Unlike) -> list[list[Entry]]:
 
 
 def differences(entries: Sequence[Entry]) -> list[str]:
-    """The settings in which the runs of one table differ, a text a setting: none if it is sound."""
+    """The settings in which the runs of one table differ, one text per setting."""
     texts = []
     for name in sorted(TABLE_SETTINGS):
         texts += _difference(name, entries)
     for suite in dict.fromkeys(e.cell.suite for e in entries):
         for name in sorted(SUITE_SETTINGS - {"suite"}):
             texts += _difference(name, [e for e in entries if e.cell.suite == suite], suite)
-    machines = _values((e.run, machine(e.manifest.environment)) for e in entries)
+    machines = _values((e.run, machine_id(e.manifest.environment)) for e in entries)
     return texts + ([f"machine: {_listed(machines)}"] if len(machines) > 1 else [])
 
 
 def chosen(cell: Cell) -> str:
-    """Six hex digits over the ids of the chosen samples."""
+    """Six hex digits over the ids of the chosen prompts."""
     return hashlib.sha256("\n".join(cell.sample_ids).encode()).hexdigest()[:6]
 
 
 def _by_settings(entry: Entry) -> tuple[str, str, str]:
-    """Its table, its column, and its suite's settings: each choice of those in a further table."""
+    """(table, column, suite settings) of an entry.
+
+    Entries of one column whose suite settings differ go to separate tables.
+    """
     table = settings_key(entry.cell, DRAFTER_SETTINGS | SUITE_SETTINGS)
     table += json.dumps(entry.manifest.environment, sort_keys=True)
     return table, entry.cell.suite, settings_key(entry.cell, DRAFTER_SETTINGS | TABLE_SETTINGS)
 
 
 def _by_run(entry: Entry) -> tuple[str, str, str]:
-    """The same where only cells of one run may not meet in a column."""
+    """The key under --force: only the target separates tables.
+
+    The cells of one run never share a column.
+    """
     column = f"{entry.folder} {entry.cell.suite}"
     return repr(entry.cell.target), column, settings_key(entry.cell, DRAFTER_SETTINGS)
 
@@ -81,13 +87,13 @@ def _refuse_unlike(entries: Sequence[Entry]) -> None:
         unlike = _unlike(one, other)
         if unlike:
             raise UserError(
-                f"{first} and {second} differ in {', '.join(unlike)}: report them one at a time, "
-                "or put them side by side all the same with --force."
+                f"{first} and {second} differ in {', '.join(unlike)}: report them one at a "
+                "time, or put them side by side with --force."
             )
 
 
 def _unlike(one: Sequence[Entry], other: Sequence[Entry]) -> list[str]:
-    """Settings, with both values, without which cells of two runs could stand side by side."""
+    """Settings, with both values, that keep cells of two runs from standing side by side."""
     for target in {e.cell.target for e in one} & {e.cell.target for e in other}:
         first, second = ([e for e in run if e.cell.target == target] for run in (one, other))
         found = _apart(first, second, TABLE_SETTINGS - SEPARATING)

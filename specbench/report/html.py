@@ -1,13 +1,13 @@
-"""A summary as one HTML file that needs nothing else: tables to sort and filter, plots inline."""
-
-from __future__ import annotations
+"""A summary as one HTML file without any other: tables to sort and filter, plots inline."""
 
 import re
 from html import escape
 from importlib.resources import files
 
-from specbench.report import captions, text
+from specbench.report import captions
+from specbench.report.cells import Shown, TableCell
 from specbench.report.summary import Summary, Table
+from specbench.report.tables import Grid, grids
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -35,24 +35,14 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
-PICTURES = {
-    "speedup": "Speedup of each drafter, with intervals",
-    "aal": "Average acceptance length of each drafter, with intervals",
-    "aal-speedup": "Speedup against average acceptance length",
-    "acceptance": "Share of rounds that reached each depth",
-    "verify-cost": "Milliseconds of a verification by rows",
-    "time": "Milliseconds a round by phase",
-    "rounds": "Share of rounds by the tokens they emitted",
-}
 SYMBOLS = {
     "identical": "✓", "near-tie": "≈", "broken": "✗", "lossy": "!", "untested": "?",
     "reference": "•",
 }  # fmt: skip
-NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 def html_text(summary: Summary) -> str:
-    """The page; its plots need matplotlib, which is loaded here and not before."""
+    """The page. Its plots need matplotlib, which is imported only here."""
     headings = captions.headings(summary)
     sections = [
         _section(number, heading, table)
@@ -76,15 +66,15 @@ def _own(name: str) -> str:
 
 
 def _section(number: int, heading: str, table: Table) -> str:
-    grids = text.grids(table)
+    tables = grids(table)
     notes = [f"<li>{_note(line)}</li>" for line in captions.caption(table)]
     return "\n".join(
         [
             f'<section aria-labelledby="table-{number}">',
             f'<h2 id="table-{number}">{escape(heading)}</h2>',
-            _grid(grids[0], "Speedup, AAL and n"),
+            _grid(tables[0], "Speedup, AAL and n"),
             _plots(number, heading, table),
-            *(_grid(grid, grid.title) for grid in grids[1:]),
+            *(_grid(grid, grid.title) for grid in tables[1:]),
             "<h3>What was run</h3>",
             "<ul class='notes'>",
             *notes,
@@ -95,11 +85,11 @@ def _section(number: int, heading: str, table: Table) -> str:
 
 
 def _note(line: str) -> str:
-    """A caption line, what stands between backticks as code."""
+    """A line of the caption; text between backticks becomes code."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(line))
 
 
-def _grid(grid: text.Grid, title: str) -> str:
+def _grid(grid: Grid, title: str) -> str:
     head = "".join(
         f'<th scope="col" aria-sort="none"><button type="button">{escape(column)}</button></th>'
         for column in grid.header
@@ -118,44 +108,43 @@ def _grid(grid: text.Grid, title: str) -> str:
     )
 
 
-def _data(cell: str) -> str:
-    """A cell, with the number that it starts with for sorting."""
-    number = NUMBER.match(cell)
-    value = f' data-value="{number[0]}"' if number else ""
+def _data(cell: TableCell) -> str:
+    """A cell, with the number of its first line for sorting."""
+    number = cell.lines[0].number if cell.lines else None
+    value = f' data-value="{number:g}"' if number is not None else ""
     return f"<td{value}>{_cell(cell)}</td>"
 
 
-def _cell(cell: str) -> str:
-    return "<br>".join(_line(line) for line in cell.split("\n"))
+def _cell(cell: TableCell) -> str:
+    return (", " if cell.listed else "<br>").join(map(_line, cell.lines))
 
 
-def _line(line: str) -> str:
-    """A line of a cell: a mark, a verdict, or a figure whose interval stands back."""
-    kind = line.partition(" (")[0]
-    if line in text.MARKS:
-        return f'<span class="mark {line.lower()}">{line}</span>'
-    if re.fullmatch(r"\d+ failed", line):
-        return f'<span class="mark failed">{line}</span>'
-    if kind in SYMBOLS:
-        symbol = f'<span class="verdict {kind}" aria-hidden="true">{SYMBOLS[kind]}</span>'
-        return f"{symbol} {escape(line)}"
-    return re.sub(r"(\[[^\]]*\])", r'<span class="interval">\1</span>', escape(line))
+def _line(line: Shown) -> str:
+    """A line of a cell: a mark, a verdict with its symbol, or a figure with a grey interval."""
+    parts = [escape(part) for part in line.parts]
+    if line.mark:
+        return f'<span class="mark {line.mark}">{" ".join(parts)}</span>'
+    if line.interval:
+        parts[1] = f'<span class="interval">{parts[1]}</span>'
+    if line.verdict:
+        symbol = SYMBOLS[line.verdict]
+        parts.insert(0, f'<span class="verdict {line.verdict}" aria-hidden="true">{symbol}</span>')
+    return " ".join(parts)
 
 
 def _plots(number: int, heading: str, table: Table) -> str:
-    from specbench.report import plots
+    from specbench.report.canvas import svg
+    from specbench.report.plots import pictures
 
-    drawn = plots.figures(table, heading)
     return "\n".join(
-        f"<figure><figcaption>{PICTURES[name]}</figcaption>{_inline(number, name, plots.svg(f))}"
-        "</figure>"
-        for name, f in drawn.items()
+        f"<figure><figcaption>{escape(plot.title)}</figcaption>"
+        f"{_inline(f'p{number}-{plot.name}-', plot.title, svg(figure))}</figure>"
+        for plot, figure in pictures(table, heading)
     )
 
 
-def _inline(number: int, name: str, svg: str) -> str:
-    """An SVG for a page that holds several: ids of its own, and a name for a screen reader."""
-    own = f"p{number}-{name}-"
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{own}", svg)
-    label = f"{PICTURES[name]}; the figures are in the tables."
-    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+def _inline(prefix: str, caption: str, svg: str) -> str:
+    """An SVG for a page with several: its ids get a prefix, and screen readers get its caption."""
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", svg)
+    label = escape(f"{caption}; the figures are in the tables.")
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

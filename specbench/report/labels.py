@@ -1,8 +1,7 @@
-"""Names for rows and tables that tell apart what is different, and say no more than that."""
-
-from __future__ import annotations
+"""Names for rows and tables: no longer than needed to distinguish them."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from specbench.inputs.options import as_typed
 from specbench.records.records import Cell
@@ -10,28 +9,34 @@ from specbench.report.runs import DRAFTER_SETTINGS, Entry, settings_key
 
 
 def distinguish(items: Sequence[dict[str, str]]) -> list[str]:
-    """For each item, the settings in which the items are not all alike: ``a=1, b=2``."""
+    """For each item, the settings in which the items differ: ``a=1, b=2``."""
     keys = dict.fromkeys(key for item in items for key in item)
     differing = [key for key in keys if len({item.get(key) for item in items}) > 1]
     return [", ".join(f"{k}={item[k]}" for k in differing if k in item) for item in items]
 
 
-def cell_labels(cells: Sequence[Cell]) -> dict[str, str]:
-    """By id, each cell's drafter with the options that tell it from others of its name."""
-    labels = {}
-    for name in {cell.drafter for cell in cells}:
-        same = [cell for cell in cells if cell.drafter == name]
-        texts = distinguish([{k: as_typed(v) for k, v in cell.options.items()} for cell in same])
-        for cell, text in zip(same, texts, strict=True):
-            labels[cell.id] = f"{name} ({text})" if text else name
+def configuration_labels(configurations: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    """For each (drafter, options), the drafter with the options that distinguish its namesakes."""
+    labels = []
+    for name, options in configurations:
+        same = [other for known, other in configurations if known == name]
+        texts = distinguish([{k: as_typed(v) for k, v in one.items()} for one in same])
+        text = texts[same.index(options)]
+        labels.append(f"{name} ({text})" if text else name)
     return labels
 
 
-def row_labels(entries: Sequence[Entry]) -> list[str]:
-    """A label an entry, the same for all cells of one drafter configuration.
+def cell_labels(cells: Sequence[Cell]) -> dict[str, str]:
+    """By id, the label of each cell's drafter."""
+    labels = configuration_labels([(cell.drafter, cell.options) for cell in cells])
+    return {cell.id: label for cell, label in zip(cells, labels, strict=True)}
 
-    It is the drafter's name; then, where configurations of one drafter meet, the settings in
-    which they differ; then the run, where two runs bring the same cell (a baseline).
+
+def row_labels(entries: Sequence[Entry]) -> list[str]:
+    """One label per entry, the same for all cells of one drafter configuration.
+
+    It is the drafter's name, followed by the settings in which configurations of one drafter
+    differ, and by the run if two runs have the same cell (a baseline, for example).
     """
     by_drafter: dict[str, dict[str, Entry]] = {}
     for entry in entries:
@@ -56,7 +61,7 @@ def _label(entry: Entry, note: str, name_run: bool) -> str:
 
 
 def _shown(configurations: Iterable[Entry]) -> list[dict[str, str]]:
-    """What a person sets; the derived width and rule only where nothing else differs."""
+    """The options; width and rule, which follow from them, only if nothing else differs."""
     entries = list(configurations)
     chosen = [_chosen(entry) for entry in entries]
     if len({repr(c) for c in chosen}) == len(chosen):

@@ -1,9 +1,11 @@
 """A summary for a paper: booktabs tables that need no other package."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from specbench.report import captions, text
+from specbench.report import captions
+from specbench.report.cells import TableCell
 from specbench.report.summary import Summary, Table
+from specbench.report.tables import Grid, grids
 
 PREAMBLE = (
     "% Needs \\usepackage{booktabs}; \\input this file. Wide tables: \\resizebox or landscape."
@@ -17,15 +19,15 @@ SPECIAL = {
 
 
 def latex_text(summary: Summary) -> str:
-    """A ``table`` float a grid, and the settings as an itemised list below."""
+    """One ``table`` float per grid, and below them the settings as a list."""
     blocks = [PREAMBLE]
     for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
-        blocks += [_float(heading, grid) for grid in text.grids(table)]
+        blocks += [_float(heading, grid) for grid in grids(table)]
         blocks.append(_notes(table))
     return "\n\n".join([*blocks, _escape(captions.METHOD)]) + "\n"
 
 
-def _float(heading: str, grid: text.Grid) -> str:
+def _float(heading: str, grid: Grid) -> str:
     title = f"{heading}: {grid.title.lower()}" if grid.title else heading
     return "\n".join(
         [
@@ -34,9 +36,9 @@ def _float(heading: str, grid: text.Grid) -> str:
             rf"\caption{{{_escape(title)}}}",
             rf"\begin{{tabular}}{{{'l' * len(grid.header)}}}",
             r"\toprule",
-            _line(grid.header),
+            _line(map(_escape, grid.header)),
             r"\midrule",
-            *map(_line, grid.rows),
+            *(_line(map(_cell, row)) for row in grid.rows),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -49,17 +51,17 @@ def _notes(table: Table) -> str:
     return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}"])
 
 
-def _line(cells: tuple[str, ...]) -> str:
-    return " & ".join(map(_cell, cells)) + r" \\"
+def _line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
 
 
-def _cell(cell: str) -> str:
-    lines = [_escape(line) for line in cell.split("\n")]
+def _cell(cell: TableCell) -> str:
+    lines = [_escape(line) for line in cell.joined("\n").split("\n")]
     stack = r" \\ ".join(lines)
     return stack if len(lines) == 1 else rf"\shortstack[l]{{{stack}}}"
 
 
 def _escape(line: str) -> str:
-    """Plain text; a bracket after a line break would be read as an option, so it is braced."""
-    text_ = "".join(SPECIAL.get(character, character) for character in line)
-    return f"{{}}{text_}" if text_.startswith("[") else text_
+    """Plain text; after a line break a bracket would be read as an option, so it is protected."""
+    escaped = "".join(SPECIAL.get(character, character) for character in line)
+    return f"{{}}{escaped}" if escaped.startswith("[") else escaped

@@ -1,6 +1,6 @@
 "use strict";
 
-/** What a row is sorted by in a column: a number where its cell starts with one, else its text. */
+/** What a row is sorted by in a column: the number of its cell, or the text if it has none. */
 function sortKey(row, column) {
   const cell = row.cells[column];
   return cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value);

@@ -1,22 +1,25 @@
-"""Run folders as they are read for a report: every cell with its answers and its baseline."""
+"""Run folders, read for a report: every cell with its answers and its baseline."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import UserError
+from specbench.records.machine import machine_id
 from specbench.records.records import MANIFEST, Cell, Manifest, Sample, load_manifest, load_samples
 from specbench.records.traces import Split, load_traces, split
-from specbench.stats.metrics import Answers
+from specbench.stats.metrics import Answers, ok
 
 DRAFTER_SETTINGS = frozenset(
     {"drafter", "role", "options", "draft_model", "width", "rule", "lossless", "details"}
 )
+
+
+WORST_FIRST = ("broken", "lossy", "untested", "near-tie", "identical")
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,12 @@ class Entry:
     """One cell of one run.
 
     Attributes:
-        run: what the run is called here: its folder's name, or its path where two have one name.
-        samples: its answers, failed ones too; one for each (sample, turn).
-        counted: the ok ones, counted.
-        baseline: the autoregressive answers of the same run under the same settings; None where
-            the run has no such cell.
-        traced: a round's time by phase; None where the run has no traces of the cell.
+        run: the run's name in this report: its folder's name, or its path if two share a name.
+        samples: its answers, failed ones included; one per (sample, turn).
+        counted: the answers with status "ok", counted.
+        baseline: the autoregressive answers of the same run under the same settings; None if the
+            run has no such cell.
+        traced: the time of a round by phase; None if no answer of the cell was traced.
     """
 
     folder: Path
@@ -44,13 +47,30 @@ class Entry:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this is the autoregressive cell itself."""
-        return is_baseline(self.cell)
+        """Whether this is the autoregressive cell."""
+        return self.cell.role == "baseline"
 
+    @property
+    def is_method(self) -> bool:
+        """Whether it may be ranked: neither the baseline nor a control (self-test, oracle)."""
+        return self.cell.role == "method"
 
-def is_baseline(cell: Cell) -> bool:
-    """Whether nothing is drafted, and so nothing accepted, in this cell."""
-    return cell.role == "baseline"
+    @cached_property
+    def verdicts(self) -> dict[str, list[Sample]]:
+        """The ok answers by kind of verdict, worst first; the baseline's have none."""
+        answers = [] if self.is_baseline else ok(self.samples)
+        kinds = [s.verdict.kind if s.verdict else "untested" for s in answers]
+        found = {kind: [s for s, k in zip(answers, kinds, strict=True) if k == kind]
+                 for kind in WORST_FIRST}  # fmt: skip
+        return {kind: samples for kind, samples in found.items() if samples}
+
+    @cached_property
+    def lossless(self) -> str:
+        """The worst verdict. A rule that changes the distribution is lossy whatever it shows."""
+        if self.is_baseline:
+            return "identical"
+        kinds = {*(self.verdicts or ["untested"]), *([] if self.cell.lossless else ["lossy"])}
+        return next(kind for kind in WORST_FIRST if kind in kinds)
 
 
 def run_folders(results: Path) -> list[Path]:
@@ -68,8 +88,8 @@ def run_folders(results: Path) -> list[Path]:
 def load_entries(folders: Sequence[Path], *, newest: bool = False) -> list[Entry]:
     """All cells of all folders, in the order of the folders and of their manifests.
 
-    Two runs may hold the same cell. With ``newest``, only the run that was made last keeps a cell
-    that several measured on one kind of machine; each drafter keeps the baseline of its own run.
+    Two runs may hold the same cell. With ``newest``, of several measurements of a cell on the same
+    machine only the last is kept; each drafter keeps the baseline of its own run.
 
     Raises:
         UserError: a folder cannot be read, or is named twice.
@@ -87,19 +107,10 @@ def load_entries(folders: Sequence[Path], *, newest: bool = False) -> list[Entry
     return _newest(entries) if newest else entries
 
 
-def machine(environment: dict[str, Any]) -> str:
-    """Ten hex digits over everything that is recorded of a machine and its software.
-
-    The commit is not among it: what changes with the source is the figure, not the machine.
-    """
-    facts = {k: v for k, v in environment.items() if k not in {"commit", "dirty"}}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:10]
-
-
 def _newest(entries: Sequence[Entry]) -> list[Entry]:
     last: dict[tuple[str, str], Entry] = {}
     for entry in sorted(entries, key=lambda e: e.manifest.created):
-        last[entry.cell_id, machine(entry.manifest.environment)] = entry
+        last[entry.cell_id, machine_id(entry.manifest.environment)] = entry
     kept = {id(entry) for entry in last.values()}
     return [entry for entry in entries if id(entry) in kept]
 
@@ -115,7 +126,9 @@ def _load(folder: Path) -> list[Entry]:
         raise UserError(f"{folder} cannot be read: {error}.") from error
     counted = {key: Answers.of(group) for key, group in samples.items()}
     arms = {
-        _settings(cell): counted[key] for key, cell in manifest.cells.items() if is_baseline(cell)
+        _settings(cell): counted[key]
+        for key, cell in manifest.cells.items()
+        if cell.role == "baseline"
     }
     return [
         Entry(
@@ -136,14 +149,14 @@ def _by_cell(folder: Path, manifest: Manifest) -> dict[str, tuple[Sample, ...]]:
         if (sample.sample, sample.turn) in cells[sample.cell]:
             raise UserError(
                 f"{folder} has two lines for sample {sample.sample}, turn {sample.turn}, of cell "
-                f"{sample.cell}, where one is right: make the run anew."
+                f"{sample.cell}; one is allowed. Run it again into a new folder."
             )
         cells[sample.cell][sample.sample, sample.turn] = sample
     return {key: tuple(group.values()) for key, group in cells.items()}
 
 
 def _settings(cell: Cell) -> str:
-    """What a drafter's cell shares with its baseline, as a key."""
+    """The settings that a drafter's cell shares with its baseline, as a key."""
     return settings_key(cell, DRAFTER_SETTINGS)
 
 

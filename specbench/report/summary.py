@@ -1,12 +1,13 @@
-"""From cells to rows of figures, and from rows to tables whose cells may be compared."""
+"""From cells to rows, and from rows to tables whose cells may be compared."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from specbench.records.records import Cell, Manifest
 from specbench.report.comparable import Unlike, differences, grouped
@@ -16,47 +17,24 @@ from specbench.stats import metrics
 from specbench.stats.bootstrap import Estimate, prompts_to_decide, shared
 from specbench.stats.metrics import Comparison
 
-WORST_FIRST = ("broken", "lossy", "untested", "near-tie", "identical")
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
-    """One cell in figures; the baseline's own speedup is 1 by definition and has no interval.
+    """One cell under its label; `figures` says what it holds in numbers.
 
     Attributes:
-        planned: prompts the cell has; ``aal_pooled.n`` of them have an answer.
-        answers: answers with status "ok".
-        failed: answers that ended in an error.
-        acceptance: share of rounds that reached depth 1, 2, ...; ``conditional`` the same given
-            that the depth before was reached.
-        emitted: rounds by the number of tokens they emitted.
-        aal_without_loops: pooled AAL over the answers that do not loop; ``looping`` is the share
-            of those that do, ``mostly_loops`` whether most of the emitted tokens are theirs.
-        withheld: whether the speedup is not shown because an answer is broken.
-        speedup, speedup_end_to_end: None where the output is broken, unless that was allowed.
-        lossless: the worst verdict; ``verdicts`` counts them all.
+        allow_broken: whether the speedup is shown even if an answer is broken.
+        rival: the fastest method of the suite; None for itself, the baseline and controls.
+        pairs: pairs of methods on the suite, among which the fastest was chosen.
+        known: values of figures, kept by `Figure.of`, which computes them on demand.
     """
 
+    label: str
     entry: Entry
-    planned: int
-    answers: int
-    failed: int
-    aal_pooled: Estimate
-    aal_macro: Estimate
-    acceptance: tuple[Estimate, ...]
-    conditional: tuple[Estimate, ...]
-    emitted: dict[int, int]
-    tokens_per_second: Estimate
-    speedup: Estimate
-    speedup_end_to_end: Estimate
-    repeated_4grams: Estimate
-    looping: Estimate
-    aal_without_loops: Estimate
-    mostly_loops: bool
-    cut_at_budget: Estimate
-    withheld: bool
-    lossless: str
-    verdicts: dict[str, int]
+    allow_broken: bool = False
+    rival: Row | None = None
+    pairs: int = 0
+    known: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def cell(self) -> Cell:
@@ -69,64 +47,77 @@ class Row:
         return self.entry.is_baseline
 
     @property
-    def is_method(self) -> bool:
-        """Whether it can be chosen: no baseline, under whatever name, and no foreknowledge."""
-        controls = self.cell.role == "control"
-        return not (self.is_baseline or controls)
+    def lossless(self) -> str:
+        """The worst verdict of its answers."""
+        return self.entry.lossless
 
+    @property
+    def planned(self) -> int:
+        """Prompts that were chosen, with an answer or without."""
+        return len(self.cell.sample_ids)
 
-@dataclass(frozen=True)
-class Versus:
-    """A drafter against the fastest one of the table on a suite, on the prompts both have.
+    @property
+    def answers(self) -> int:
+        """Answers with status "ok"."""
+        return len(self.entry.counted.keys)
 
-    Its ``comparison.speed`` has a value only where one run measured both.
+    @property
+    def failed(self) -> int:
+        """Answers that ended in an error."""
+        return len(self.entry.samples) - self.answers
 
-    Attributes:
-        pairs: of drafters on the suite, among which this one was picked by its speeds.
-    """
+    @property
+    def withheld(self) -> bool:
+        """Whether the speedup is not shown because an answer is broken."""
+        return self.lossless == "broken" and not self.allow_broken
 
-    suite: str
-    label: str
-    fastest: str
-    comparison: Comparison
-    pairs: int
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """The comparison with its rival on the prompts that both answered.
+
+        None without a rival or an answer; the speeds are compared only if one run measured both.
+        """
+        if self.rival is None or not self.answers:
+            return None
+        comparison = metrics.compare(self.entry.counted, self.rival.entry.counted)
+        if self.entry.folder != self.rival.entry.folder or self.withheld:
+            unknown = Estimate(None, None, comparison.speed.n)
+            comparison = replace(comparison, speed=unknown)
+        return comparison
 
     @property
     def prompts_to_decide(self) -> int | None:
-        """Prompts that would tell the two apart by speed, as one pair of so many."""
-        return prompts_to_decide(shared(self.comparison.speed, self.pairs))
+        """Prompts that would tell it apart from its rival by speed, corrected for all pairs."""
+        found = self.comparison
+        return prompts_to_decide(shared(found.speed, self.pairs)) if found else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that differ in nothing but the drafter and the suite, unless that was asked for.
+    """Rows that differ only in drafter and suite, unless unlike runs were joined on demand.
 
     Attributes:
-        lines: label and rows by suite, the baseline first.
-        suites: the columns, in the order they were run.
-        manifests: of the runs that the rows come from, by what the run is called here.
-        versus: every drafter but the fastest against that one, suite by suite.
-        unlike: the settings in which runs differ that were put side by side all the same.
+        lines: by label, the rows by suite; the baseline first.
+        suites: the columns, in the order in which they were run.
+        manifests: of the runs that the rows come from, by the run's name in this report.
+        unlike: settings in which runs differ that were joined on demand.
     """
 
-    lines: tuple[tuple[str, dict[str, Row]], ...]
+    lines: dict[str, dict[str, Row]]
     suites: tuple[str, ...]
     manifests: dict[str, Manifest]
-    versus: tuple[Versus, ...]
     unlike: tuple[str, ...]
 
     @property
-    def rows(self) -> list[tuple[str, Row]]:
-        """All rows with their labels, line by line."""
-        return [
-            (label, line[suite]) for label, line in self.lines for suite in self.suites
-            if suite in line
-        ]  # fmt: skip
+    def rows(self) -> list[Row]:
+        """All rows, line by line."""
+        lines = self.lines.values()
+        return [line[suite] for line in lines for suite in self.suites if suite in line]
 
     @property
     def any_cell(self) -> Cell:
         """A cell to read the settings from that all cells of the table share."""
-        return self.rows[0][1].cell
+        return self.rows[0].cell
 
 
 @dataclass(frozen=True)
@@ -143,12 +134,15 @@ def summarise(
     unlike: Unlike = "separate",
     newest: bool = False,
 ) -> Summary:
-    """Read run folders and compute every figure.
+    """Read run folders into tables.
 
-    How fast a drafter writes another text than the target's says nothing, so the speedup of a cell
-    with a broken answer is withheld, unless ``allow_broken``. Runs that differ in more than the
-    drafter are put into tables of their own, refused, or put side by side, as ``unlike`` says;
-    ``newest``: see `load_entries`.
+    The speed at which a drafter writes another text than the target's means nothing, so the speedup
+    of a cell with a broken answer is withheld, unless ``allow_broken``.
+
+    Args:
+        unlike: what becomes of runs that differ in more than the drafter: a table each, an error,
+            or one table.
+        newest: see `load_entries`.
 
     Raises:
         UserError: a folder cannot be read or is named twice, or runs that differ are refused.
@@ -158,103 +152,27 @@ def summarise(
 
 
 def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
-    lines: dict[str, dict[str, Row]] = {}
     ordered = sorted(entries, key=lambda e: not e.is_baseline)
-    for label, entry in zip(row_labels(ordered), ordered, strict=True):
-        lines.setdefault(label, {})[entry.cell.suite] = _row(entry, allow_broken)
+    labelled = list(zip(row_labels(ordered), ordered, strict=True))
     suites = tuple(dict.fromkeys(entry.cell.suite for entry in entries))
+    lines: dict[str, dict[str, Row]] = {label: {} for label, _ in labelled}
+    for suite in suites:
+        rows = [Row(label, e, allow_broken) for label, e in labelled if e.cell.suite == suite]
+        speeds = {row: _speed(row) for row in rows if row.entry.is_method}
+        fastest = max(speeds, key=lambda row: speeds[row]) if any(speeds.values()) else None
+        for row in rows:
+            rival = fastest if row in speeds and row is not fastest else None
+            pairs = math.comb(len(speeds), 2)
+            lines[row.label][suite] = replace(row, rival=rival, pairs=pairs, known={})
     return Table(
-        tuple(lines.items()),
+        lines,
         suites,
         manifests={entry.run: entry.manifest for entry in entries},
-        versus=tuple(v for suite in suites for v in _versus(suite, lines)),
         unlike=tuple(differences(entries)),
     )
 
 
-def _versus(suite: str, lines: dict[str, dict[str, Row]]) -> list[Versus]:
-    rows = {label: line[suite] for label, line in lines.items() if suite in line}
-    speeds = {label: row.speedup.value or 0 for label, row in rows.items() if row.is_method}
-    if not any(speeds.values()):
-        return []
-    fastest = max(speeds, key=lambda label: speeds[label])
-    pairs = math.comb(len(speeds), 2)
-    return [
-        Versus(suite, label, fastest, _compare(rows[label], rows[fastest]), pairs)
-        for label in speeds
-        if label != fastest and rows[label].answers
-    ]
-
-
-def _compare(row: Row, fastest: Row) -> Comparison:
-    comparison = metrics.compare(row.entry.counted, fastest.entry.counted)
-    if row.entry.folder == fastest.entry.folder and not row.withheld:
-        return comparison
-    return replace(comparison, speed=_withheld(comparison.speed))
-
-
-def _row(entry: Entry, allow_broken: bool) -> Row:
-    samples = entry.counted
-    pooled = metrics.estimate_pooled_aal(samples)
-    lossless, verdicts = _verdicts(entry)
-    speedup, end_to_end = _speedups(entry)
-    withheld = lossless == "broken" and not allow_broken
-    if withheld:
-        speedup, end_to_end = _withheld(speedup), _withheld(end_to_end)
-    return Row(
-        entry=entry,
-        planned=len(entry.cell.sample_ids),
-        answers=len(samples.keys),
-        failed=len(entry.samples) - len(samples.keys),
-        aal_pooled=pooled,
-        aal_macro=metrics.estimate_macro_aal(samples),
-        acceptance=tuple(metrics.estimate_acceptance(samples)),
-        conditional=tuple(metrics.estimate_conditional_acceptance(samples)),
-        emitted=metrics.emitted_histogram(samples),
-        tokens_per_second=metrics.estimate_tokens_per_second(samples),
-        speedup=speedup,
-        speedup_end_to_end=end_to_end,
-        repeated_4grams=metrics.estimate_repeated_4grams(samples),
-        looping=metrics.estimate_looping(samples),
-        aal_without_loops=metrics.estimate_aal_without_loops(samples),
-        mostly_loops=metrics.dominated_by_loops(samples),
-        cut_at_budget=metrics.estimate_cut_at_budget(samples),
-        withheld=withheld,
-        lossless=lossless,
-        verdicts=verdicts,
-    )
-
-
-def _speedups(entry: Entry) -> tuple[Estimate, Estimate]:
-    arm = entry.baseline or ()
-    decode = metrics.estimate_speedup(arm, entry.counted)
-    end_to_end = metrics.estimate_end_to_end_speedup(arm, entry.counted)
-    return (
-        (_exactly_one(decode), _exactly_one(end_to_end))
-        if entry.is_baseline
-        else (decode, end_to_end)
-    )
-
-
-def _withheld(estimate: Estimate) -> Estimate:
-    return Estimate(None, None, estimate.n)
-
-
-def _exactly_one(estimate: Estimate) -> Estimate:
-    return Estimate(None if estimate.value is None else 1.0, None, estimate.n)
-
-
-def _verdicts(entry: Entry) -> tuple[str, dict[str, int]]:
-    """The worst verdict and how many answers have which.
-
-    The baseline is what the others are compared with. A rule that does not keep the target's
-    distribution is lossy even where no answer happens to show it.
-    """
-    if entry.is_baseline:
-        return "identical", {}
-    counts = Counter(s.verdict.kind if s.verdict else "untested" for s in metrics.ok(entry.samples))
-    kinds = set(counts) or {"untested"}
-    if not entry.cell.lossless:
-        kinds.add("lossy")
-    worst = next(kind for kind in WORST_FIRST if kind in kinds)
-    return worst, {kind: counts[kind] for kind in WORST_FIRST if counts[kind]}
+def _speed(row: Row) -> float:
+    if row.withheld:
+        return 0.0
+    return metrics.speedup(row.entry.baseline or (), row.entry.counted) or 0.0

@@ -1,91 +1,108 @@
-"""A summary for a terminal."""
+"""A summary for a terminal of 80 columns."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import fill
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from specbench.report import captions, text
-from specbench.report.summary import Summary, Table
+from specbench.report import captions, figures
+from specbench.report.cells import Figure, Section, TableCell
+from specbench.report.summary import Row, Summary, Table
+from specbench.report.tables import columns
+
+WIDTH = 80
+NAME = 20
+"""Characters down to which the first column may be folded; the others are never torn."""
+HEADER, WORDS, LIST = 12, 26, 40
+"""Characters after which the head of a column, words, and a list by depth are broken."""
 
 
 def rich_table(summary: Summary, *, details: bool = True) -> RenderableType:
-    """The headline and what qualifies it, a table a suite; with ``details`` all that the markdown
-    says but for conditional acceptance."""
+    """One headline table per suite; with ``details``, everything that the markdown says."""
     parts: list[RenderableType] = []
     for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
-        parts += [
-            Text(heading, style="bold"),
-            *(_grid(_headline(table, s), True) for s in table.suites),
-        ]
-        parts += _details(table) if details else []
+        parts.append(Text(heading, style="bold"))
+        for suite in table.suites:
+            parts += _headline(table, suite)
+        for section in figures.SECTIONS if details else ():
+            parts += _section(table, section)
         lines = captions.caption(table) if details else captions.remarks(table)
         parts += [*(Text(line, style="dim") for line in lines), Text()]
     return Group(*parts, Text(captions.METHOD, style="dim"))
 
 
-def _headline(table: Table, suite: str) -> text.Grid:
-    """What `text.headline` has of one suite, and what its figures rest on, a drafter a row."""
-    rows = [(label, line[suite]) for label, line in table.lines if suite in line]
-    loops = any(row.looping.value and not row.is_baseline for _, row in rows)
-    header = (
-        suite, "speedup", "AAL", *(["AAL without\nloops"] if loops else []),
-        "repeated\n4-grams %", "cut at\nbudget %",
-    )  # fmt: skip
-    cells = []
-    for label, row in rows:
-        figures = [text.speed(row), text.number(row.aal_pooled)]
-        figures += [text.number(row.aal_without_loops)] if loops else []
-        figures += [text.number(e, percent=True) for e in (row.repeated_4grams, row.cut_at_budget)]
-        output = "reference" if row.is_baseline else row.lossless
-        name = "\n".join([label, f"n={text.prompts(row)}, {output}", *text.marks(row)])
-        cells.append((name, *map(_stacked, figures)))
-    return text.Grid("", header, tuple(cells))
+def _headline(table: Table, suite: str) -> Iterator[RichTable]:
+    """The headline figures of one suite and what they rest on, one drafter per row."""
+    rows = [line[suite] for line in table.lines.values() if suite in line]
+    loops = any(figures.LOOPING.of(row).value and not row.is_baseline for row in rows)
+    shown = [f for f in figures.HEADLINE if loops or f is not figures.WITHOUT_LOOPS]
+    return _fitting("", suite, list(map(_name, rows)), [_column(f, rows) for f in shown])
 
 
-def _details(table: Table) -> list[RenderableType]:
-    details, depths, versus = text.details(table), text.acceptance(table), text.versus(table)
-    phases = text.phases(table)
-    parts: list[RenderableType] = [
-        _grid(_narrow(details, "Speed", 4, 7)),
-        _grid(_narrow(details, "Answers", 11, len(details.header))),
-    ]
-    if versus is not None:
-        parts.append(_grid(_narrow(versus, versus.title, 3, len(versus.header))))
-    if phases is not None:
-        parts.append(_grid(_narrow(phases, phases.title, 3, len(phases.header) - 1)))
-    if depths is not None:
-        parts.append(_grid(_narrow(depths, depths.title, 3, 4)))
-    return parts
+def _name(row: Row) -> str:
+    output = "reference" if row.is_baseline else row.lossless
+    n = f"n={figures.prompts(row)}, {output}"
+    return "\n".join([row.label, n, *map(str, figures.marks(row))])
 
 
-def _narrow(grid: text.Grid, title: str, first: int, last: int) -> text.Grid:
-    """Some columns of a grid for 80 characters; drafter, suite and n come in one."""
-    rows = []
-    for drafter, suite, n, *cells in grid.rows:
-        rows.append((f"{drafter}\n{suite}, n={n}", *cells[first - 3 : last - 3]))
-    if last - first > 1:
-        rows = [tuple(map(_stacked, row)) for row in rows]
-    return text.Grid(title, (grid.header[0], *grid.header[first:last]), tuple(rows))
+def _section(table: Table, section: Section) -> Iterator[RichTable]:
+    """Every figure of a section that is not in the headline, one line per row of the report."""
+    rows = [row for row in table.rows if section.has(row)]
+    names = [f"{row.label}\n{row.cell.suite}" for row in rows]
+    shown = [f for f in columns(section) if f not in figures.HEADLINE]
+    return _fitting(section.title, "drafter", names, [_column(f, rows) for f in shown])
 
 
-def _stacked(cell: str) -> str:
-    """What is in brackets below its figure."""
-    return cell.replace(" [", "\n[").replace(" (", "\n(")
+def _column(figure: Figure[Any], rows: Iterable[Row]) -> list[str]:
+    """The head of a column and its cells, in lines that are not to be broken again."""
+    cells = [_stacked(figure.cell(row)) for row in rows]
+    return [fill(figure.header, max(HEADER, _width(cells))), *cells]
 
 
-def _grid(grid: text.Grid, headline: bool = False) -> RichTable:
-    """Of the headline only the drafter's column may fold, and a space is between two columns."""
-    drawn = RichTable(
-        title=grid.title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0 if headline else 1, 0, 0),
-    )
-    for place, column in enumerate(grid.header):
-        drawn.add_column(Text(column), overflow="fold", no_wrap=headline and place > 0)
-    for row in grid.rows:
-        drawn.add_row(*map(Text, row))
+def _stacked(cell: TableCell) -> str:
+    """Interval and note below their figure; a list by depth in lines of whole items."""
+    if not cell.listed:
+        return "\n".join(fill(part, WORDS) for line in cell.lines for part in line.parts)
+    lines = [""]
+    for item in map(str, cell.lines):
+        if lines[-1] and len(lines[-1]) + len(item) > LIST:
+            lines.append("")
+        lines[-1] += f"{', ' if lines[-1] else ''}{item}"
+    return "\n".join(lines)
+
+
+def _fitting(
+    title: str, head: str, names: Sequence[str], columns: Sequence[list[str]]
+) -> Iterator[RichTable]:
+    """The columns in as many tables as it takes to fit the width."""
+    if not names:
+        return
+    room = WIDTH - min(NAME, _width(names)) - 3
+    group: list[list[str]] = []
+    for column in columns:
+        if sum(_width(c) + 1 for c in [*group, column]) > room:
+            yield _grid(title, head, names, group)
+            title, group = "", []
+        group.append(column)
+    yield _grid(title, head, names, group)
+
+
+def _width(texts: Iterable[str]) -> int:
+    return max((len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _grid(
+    title: str, head: str, names: Sequence[str], columns: Sequence[Sequence[str]]
+) -> RichTable:
+    """Only the first column may be folded."""
+    drawn = RichTable(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    drawn.add_column(Text(head), overflow="fold")
+    for column in columns:
+        drawn.add_column(Text(column[0]), no_wrap=True)
+    for name, *cells in zip(names, *(column[1:] for column in columns), strict=True):
+        drawn.add_row(*map(Text, (name, *cells)))
     return drawn

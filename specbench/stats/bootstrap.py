@@ -1,4 +1,4 @@
-"""How sure a ratio of sums over prompts is: bootstrap intervals, and how many prompts would do."""
+"""Bootstrap intervals of ratios of sums over prompts, and how many prompts would be enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 FEW_PROMPTS = 16
-"""Below so many prompts an interval holds the truth less often than it says."""
+"""With fewer prompts, a 95 % interval covers less than 95 %."""
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -23,12 +23,12 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and how sure it is.
+    """A figure with its interval.
 
     Attributes:
-        value: None where it cannot be computed.
-        interval: 95 % bootstrap interval over prompts; None below two prompts.
-        n: prompts it rests on.
+        value: None if it cannot be computed.
+        interval: 95 % bootstrap interval over prompts; None with fewer than two prompts.
+        n: number of prompts.
     """
 
     value: float | None
@@ -40,10 +40,9 @@ def estimates(sums: Array, statistic: Statistic, seed: int = 0) -> list[Estimate
     """Bootstrap of ``statistic``, which maps ``[..., columns]`` sums to ``[..., figures]``.
 
     Expanded percentile interval (Hesterberg 2015, "What teachers should know about the
-    bootstrap", section 5.2). In simulation it holds the truth 93 to 95 % of the time from 32
-    prompts on and 90 to 95 % at 16 (the plain percentile interval: 91 to 94 % and 87 to 92 %). A
-    resample in which a figure does not exist (nothing to divide by) is left out of that figure's
-    interval.
+    bootstrap", section 5.2). Its coverage in simulation is 93 to 95 % from 32 prompts on and 90 to
+    95 % at 16 (the plain percentile interval: 91 to 94 % and 87 to 92 %). Resamples in which a
+    figure does not exist (division by zero) are left out of that figure's interval.
     """
     n = len(sums)
     values = statistic(sums.sum(0))
@@ -57,7 +56,7 @@ def estimates(sums: Array, statistic: Statistic, seed: int = 0) -> list[Estimate
 
 @lru_cache(maxsize=4)
 def _resamples(n: int, seed: int) -> Array:
-    """``[RESAMPLES, n]``: how often each prompt is in each resample."""
+    """``[RESAMPLES, n]``: how often each resample contains each prompt."""
     drawn = np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))
     flat = drawn + n * np.arange(RESAMPLES)[:, None]
     counts = np.bincount(flat.ravel(), minlength=RESAMPLES * n)
@@ -73,9 +72,9 @@ def _intervals(draws: Array, n: int) -> list[Interval | None]:
 
 
 def _tail(n: int) -> float:
-    """Share of resamples outside each end.
+    """Share of resamples beyond each end: 2.5 % corrected for few prompts.
 
-    As much wider than 2.5 % as Student's quantile is beyond the normal one and n - 1 below n.
+    Student's quantile replaces the normal one, and n - 1 replaces n in the variance.
     """
     return NormalDist().cdf(-_student(CONFIDENCE, n - 1) * math.sqrt(n / (n - 1)))
 
@@ -83,7 +82,7 @@ def _tail(n: int) -> float:
 def _student(confidence: float, v: int) -> float:
     """Student's two-sided quantile at ``v`` degrees of freedom.
 
-    By its expansion in 1 / v (Abramowitz and Stegun 26.7.5).
+    From its expansion in 1 / v (Abramowitz and Stegun 26.7.5).
     """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
@@ -91,12 +90,12 @@ def _student(confidence: float, v: int) -> float:
 
 
 def shared(ratio: Estimate, figures: int) -> Estimate:
-    """A ratio with the interval it needs as one of so many ``figures``, which share the 5 %.
+    """A ratio with its interval corrected for the number of ``figures`` (Bonferroni).
 
-    With it, the chance that any of them wrongly leaves 1 is about that of a single one at 95 %
-    (Bonferroni), whichever of them is picked out afterwards. The resamples do not reach so far
-    out: each end is moved away from the figure, on the logarithm's scale, by as much as Student's
-    quantile grows.
+    The chance that any of these intervals wrongly excludes 1 is at most about 5 %, whichever
+    figure is picked out afterwards. There are too few resamples for quantiles that far out, so
+    each end is moved away from the ratio, on a logarithmic scale, by the growth of Student's
+    quantile.
     """
     if not ratio.value or ratio.interval is None:
         return ratio
@@ -107,9 +106,10 @@ def shared(ratio: Estimate, figures: int) -> Estimate:
 
 
 def prompts_for(estimate: Estimate, precision: float) -> int | None:
-    """Prompts with which the interval would come down to about ± ``precision`` of the figure.
+    """Number of prompts that would narrow the interval to about ± ``precision`` of the figure.
 
-    An interval narrows with the root of the prompts. None without an interval or at figure 0.
+    The width is proportional to one over the square root of the number. None without an interval
+    or for a figure of 0.
     """
     if not estimate.value or estimate.interval is None:
         return None
@@ -119,9 +119,9 @@ def prompts_for(estimate: Estimate, precision: float) -> int | None:
 
 
 def prompts_to_decide(ratio: Estimate) -> int | None:
-    """Prompts with which the interval of a ratio would leave 1, if the ratio is what it seems.
+    """Number of prompts whose interval would exclude 1 if the true ratio is the observed one.
 
-    None without an interval, or where the ratio is 1 as it stands.
+    None without an interval or for a ratio of 1.
     """
     if not ratio.value or ratio.interval is None or ratio.value == 1:
         return None

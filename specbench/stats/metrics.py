@@ -1,11 +1,11 @@
-"""From records to numbers: AAL, acceptance, speed, and how sure they are.
+"""From records to numbers: AAL, acceptance and speed with their intervals.
 
 Every figure is a ratio of sums over prompts, never a mean of rates, so one bootstrap serves all:
 prompts (a sample id with all its turns) are drawn with replacement, their sums are added up, and
-the ratio is taken again. Only answers with status "ok" count. What cannot be computed is None,
-never 0 or NaN.
+the ratio is computed again. Only answers with status "ok" count. A figure that cannot be computed
+is None, never 0 or NaN.
 
-Whatever takes samples takes `Answers` too: count a cell once where several figures are wanted.
+Every function accepts samples or `Answers`; count a cell once to compute several figures.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.records.records import Sample
-from specbench.stats.bootstrap import Array, Statistic, estimates
-from specbench.stats.bootstrap import Estimate as Estimate
+from specbench.stats.bootstrap import Array, Estimate, Statistic, estimates
+from specbench.stats.exact import MOST_PROMPTS, SwapTest, swap_test
 
 LOOP_SHARE = 0.5
-"""An answer loops when more of its 4-grams than this repeat an earlier one.
+"""An answer loops if more than this share of its 4-grams repeat an earlier one.
 
-Proper text stays below: of the solutions of GSM8K's training set no one is above, of MATH's 0.2 %,
-of functions of Python's standard library 0.6 % (embedded tokenizer).
+Proper text stays below: above it are none of the solutions of GSM8K's training set, 0.2 % of those
+of MATH's, and 0.6 % of the functions of Python's standard library (embedded tokenizer).
 """
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two drafters on the answers that both have, prompts drawn with both.
+    """Two drafters on the answers that both have; a prompt is drawn with both.
 
     Attributes:
-        speed: seconds per emitted token of the second over the first's: above 1 where the first
-            is faster.
+        speed: seconds per emitted token of the second over the first's: above 1 if the first is
+            faster.
         aal_ratio: pooled AAL of the first over the second's; ``aal_difference`` first minus
             second.
     """
@@ -45,16 +45,29 @@ class Comparison:
     aal_difference: Estimate
 
 
+@dataclass(frozen=True)
+class Change:
+    """A figure of one run over the same figure of another, on the answers both have.
+
+    Attributes:
+        exact: the exact test of "no change"; None beyond `MOST_PROMPTS` prompts, where the
+            interval can be trusted, and below two.
+    """
+
+    ratio: Estimate
+    exact: SwapTest | None
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The ok answers of a cell in one order, counted once; every array has a row an answer.
+    """The ok answers of a cell in a fixed order, counted once; arrays have one row per answer.
 
     Attributes:
         keys: sample id and turn.
         emitted, rounds, output: tokens of all rounds, rounds, and tokens with the prefill's.
-        prefill, decode: seconds, NaN where not measured.
-        repeated, grams: 4-grams of token ids that stood in the answer before, and all of them.
-        cut: 1 where the budget ended it.
+        prefill, decode: seconds, NaN if not measured.
+        repeated, grams: 4-grams of token ids that repeat an earlier one, and all of them.
+        cut: 1 if the budget ended it.
         reached: ``[answers, 1 + deepest]`` rounds whose kept path reached depth 0, 1, ...
         lengths: ``[answers, 1 + longest]`` rounds that emitted 0, 1, ... tokens.
     """
@@ -97,16 +110,16 @@ class Answers:
 
     @property
     def looping(self) -> NDArray[np.bool_]:
-        """Which ones loop, by `LOOP_SHARE`."""
+        """Which answers loop, by `LOOP_SHARE`."""
         return self.repeated > LOOP_SHARE * self.grams
 
     def where(self, chosen: NDArray[np.bool_]) -> Answers:
-        """The chosen ones alone."""
+        """Only the chosen answers."""
         keys = tuple(key for key, keep in zip(self.keys, chosen, strict=True) if keep)
         return Answers(keys, *(getattr(self, f.name)[chosen] for f in fields(self)[1:]))
 
     def sums(self, *columns: Array) -> Array:
-        """``[prompts, columns]``: what the answers of one prompt add up to."""
+        """``[prompts, columns]``: sums over the answers of each prompt."""
         numbers: dict[str, int] = {}
         prompts = [numbers.setdefault(sample, len(numbers)) for sample, _ in self.keys]
         table = np.column_stack(columns)
@@ -119,7 +132,7 @@ Samples = Iterable[Sample] | Answers
 
 
 def ok(samples: Iterable[Sample]) -> list[Sample]:
-    """The answers that count, in one order whatever order they came in."""
+    """The answers that count, in an order that does not depend on the input's."""
     return sorted((s for s in samples if s.status == "ok"), key=lambda s: (s.sample, s.turn))
 
 
@@ -150,13 +163,13 @@ def estimate_macro_aal(samples: Samples, seed: int = 0) -> Estimate:
 
 
 def estimate_tokens_per_second(samples: Samples, seed: int = 0) -> Estimate:
-    """Emitted tokens over decode seconds; prefill and its token are in neither."""
+    """Emitted tokens over decode seconds; the prefill and its token are excluded."""
     timed = _timed(Answers.of(samples))
     return _estimate(timed.sums(timed.emitted, timed.decode), seed=seed)
 
 
 def estimate_speedup(baseline: Samples, samples: Samples, seed: int = 0) -> Estimate:
-    """`speedup` with its interval: a resample draws a prompt with both its arms."""
+    """`speedup` with its interval; a prompt is drawn with both arms."""
     return _estimate(_decode_pairs(baseline, samples), _quotient_of_ratios, seed)
 
 
@@ -183,15 +196,15 @@ def estimate_conditional_acceptance(samples: Samples, seed: int = 0) -> list[Est
 
 
 def emitted_histogram(samples: Samples) -> dict[int, int]:
-    """How many rounds emitted 1, 2, ... tokens."""
+    """Number of rounds that emitted 1, 2, ... tokens."""
     counts = Answers.of(samples).lengths.sum(0)
     return {length: int(count) for length, count in enumerate(counts) if count}
 
 
 def estimate_repeated_4grams(samples: Samples, seed: int = 0) -> Estimate:
-    """Share of an answer's 4-grams of token ids that already stood in it, over all answers.
+    """Share of 4-grams of token ids that repeat an earlier one of their answer.
 
-    Text in a loop is easy to draft, so a high share means an AAL that proper text would not give.
+    Text in a loop is easy to draft, so a high share means that AAL is lower on proper text.
     """
     answers = Answers.of(samples)
     return _estimate(answers.sums(answers.repeated, answers.grams), seed=seed)
@@ -217,15 +230,15 @@ def dominated_by_loops(samples: Samples) -> bool:
 
 
 def estimate_cut_at_budget(samples: Samples, seed: int = 0) -> Estimate:
-    """Share of answers that ended because the budget did."""
+    """Share of answers that the budget ended."""
     answers = Answers.of(samples)
     return _estimate(answers.sums(answers.cut, np.ones_like(answers.cut)), seed=seed)
 
 
 def compare(first: Samples, second: Samples, seed: int = 0) -> Comparison:
-    """Two drafters on the (sample, turn) pairs that both have.
+    """Compare two drafters on the (sample, turn) pairs that both have.
 
-    Their seconds may be compared only if one run measured both.
+    Use ``speed`` only if one run measured both.
     """
     one, other = _paired(Answers.of(first), Answers.of(second))
     aal = one.sums(one.emitted, one.rounds, other.emitted, other.rounds)
@@ -236,20 +249,37 @@ def compare(first: Samples, second: Samples, seed: int = 0) -> Comparison:
     )
 
 
-def compare_speedups(
+def aal_change(after: Samples, before: Samples) -> Change:
+    """Pooled AAL of one run over that of another."""
+    one, other = (
+        part.sums(part.emitted, part.rounds)
+        for part in _paired(Answers.of(after), Answers.of(before))
+    )
+    return _change(one, other, _first_over_second)
+
+
+def speedup_change(
     arm: Samples, samples: Samples, other_arm: Samples, other: Samples, seed: int = 0
-) -> Estimate:
+) -> Change:
     """Speedup of one run over that of another, each against its own baseline.
 
-    On the answers that all four have; a resample draws a prompt with all of them.
+    On the answers that all four have; a prompt is drawn, or swapped, with all of them.
     """
-    parts = [_timed(Answers.of(one)) for one in (arm, samples, other_arm, other)]
-    common = set.intersection(*(set(part.keys) for part in parts))
-    a, b, c, d = (
-        part.where(np.array([key in common for key in part.keys], dtype=bool)) for part in parts
-    )
-    columns = [x for part in (a, b, c, d) for x in (part.decode, part.emitted)]
-    return _estimate(a.sums(*columns), _quotient_of_quotients, seed)
+    parts = _paired(*(_timed(one) for one in (arm, samples, other_arm, other)))
+    base, drafter, other_base, other_drafter = (p.sums(p.decode, p.emitted) for p in parts)
+    after, before = np.hstack([base, drafter]), np.hstack([other_base, other_drafter])
+    return _change(after, before, _quotient_of_ratios, seed)
+
+
+def _change(after: Array, before: Array, figure: Statistic, seed: int = 0) -> Change:
+    columns = after.shape[1]
+
+    def ratio(sums: Array) -> Array:
+        return _ratio(figure(sums[..., :columns]), figure(sums[..., columns:]))
+
+    few = 1 < len(after) <= MOST_PROMPTS
+    exact = swap_test(after, before, figure) if few else None
+    return Change(_estimate(np.hstack([after, before]), ratio, seed), exact)
 
 
 def _aal_sums(samples: Samples) -> Array:
@@ -275,14 +305,12 @@ def _timed(samples: Samples, *, prefill: bool = False) -> Answers:
     return answers.where(np.isfinite(known))
 
 
-def _paired(one: Answers, other: Answers) -> tuple[Answers, Answers]:
-    """Both on the answers both have, row by row."""
-    common = set(one.keys) & set(other.keys)
-    first, second = (
-        answers.where(np.array([key in common for key in answers.keys], dtype=bool))
-        for answers in (one, other)
-    )
-    return first, second
+def _paired(*parts: Answers) -> list[Answers]:
+    """All of them on the answers that all have, row by row."""
+    common = set.intersection(*(set(part.keys) for part in parts))
+    return [
+        part.where(np.array([key in common for key in part.keys], dtype=bool)) for part in parts
+    ]
 
 
 def _histograms(values: Sequence[NDArray[np.int64]]) -> Array:
@@ -313,10 +341,6 @@ def _first_over_second(sums: Array) -> Array:
 
 def _quotient_of_ratios(sums: Array) -> Array:
     return _ratio(_first_over_second(sums[..., :2]), _first_over_second(sums[..., 2:]))
-
-
-def _quotient_of_quotients(sums: Array) -> Array:
-    return _ratio(_quotient_of_ratios(sums[..., :4]), _quotient_of_ratios(sums[..., 4:]))
 
 
 def _difference_of_ratios(sums: Array) -> Array:

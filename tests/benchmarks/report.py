@@ -22,7 +22,8 @@ from specbench.records.records import (
     Verdict,
     manifest_to_json,
 )
-from specbench.report import render, summarise
+from specbench.report.formats import render
+from specbench.report.summary import summarise
 from tests.helpers.run_records import BASELINE, LOOKUP
 
 SUITES = ("gsm8k", "math-500", "humaneval", "mt-bench")

@@ -1,7 +1,5 @@
 """The regression check on real runs: a drafter that is accepted 5 % less is caught."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -337,7 +337,8 @@ def test_broken_output_has_no_speedup_until_it_is_allowed(
     from typer.testing import CliRunner
 
     from specbench.cli import app
-    from specbench.report import render, summarise
+    from specbench.report.formats import render
+    from specbench.report.summary import summarise
 
     kept = Verifier._commit
 

@@ -26,7 +26,7 @@ from specbench.records.store import HELD
 from specbench.records.traces import TRACES
 from tests.helpers.commands import call, specbench
 
-for module in ("specbench.run.runner", "specbench.report", "specbench.cli.live"):
+for module in ("specbench.run.runner", "specbench.report.terminal", "specbench.cli.live"):
     import_module(module)  # Once here, instead of in every child; so is the look-up.
 registry.load("prompt-lookup")
 

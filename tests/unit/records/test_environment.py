@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from specbench.records import environment as env
+from specbench.records.machine import differences
 
 
 def test_environment_is_json_with_the_versions() -> None:
@@ -24,8 +25,8 @@ def test_environment_is_json_with_the_versions() -> None:
 def test_differences_leave_out_the_commit() -> None:
     before = {"commit": "a", "dirty": False, "threads": 2, "gpu": None}
     after = {"commit": "b", "dirty": True, "threads": 4, "gpu": None}
-    assert env.differences(before, after) == ["threads: 2 -> 4"]
-    assert env.differences({}, {"gpu": "H"}) == ["gpu: None -> H"]
+    assert differences(before, after) == ["threads: 2 -> 4"]
+    assert differences({}, {"gpu": "H"}) == ["gpu: None -> H"]
 
 
 def test_git_state(tmp_path: Path) -> None:

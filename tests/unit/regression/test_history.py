@@ -1,7 +1,5 @@
 """A history is only added to; a new level is seen, noise is not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +10,9 @@ from specbench.errors import UserError
 from specbench.records.records import ModelId
 from specbench.regression import history
 from specbench.regression.history import Point, change_points
-from specbench.regression.trends import draw
-from tests.unit.regression.test_check import DRAFT, make_run
+from specbench.regression.trends import draw, picture
+from tests.helpers.checked_runs import DRAFT, make_run
+from tests.helpers.pictures import outside, overlaps
 
 
 def points(values: list[float], half: float = 0.0) -> list[Point]:
@@ -108,3 +107,27 @@ def test_one_slow_run_is_no_level_and_two_are() -> None:
     assert change_points(points([2.0] * 5 + [1.5] + [2.0] * 5)) == []
     assert change_points(points([2.0] * 5 + [1.5])) == []
     assert change_points(points([2.0] * 5 + [1.5] * 2)) == [5]
+
+
+def test_no_text_of_a_trend_is_cut_off_and_every_machine_is_named() -> None:
+    drafters = [f"org/a-drafter-with-a-long-name-(block_size={i})" for i in range(8)]
+    found = [
+        replace(p, drafter=drafter, figure=figure, machine=machine)
+        for drafter in drafters
+        for figure in history.FIGURES
+        for machine in ("a processor 0123456789", "another processor 9876543210")
+        for p in points([2.0] * 5 + [2.1] * 5)
+    ]
+    figure = picture(found, "/models/some-organisation/Some-Target-235B-FP8 on my-suite.jsonl")
+    assert outside(figure) == []
+    assert overlaps(figure) == []
+    names = [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
+    assert sum("another processor" in name for name in names) == len(drafters)
+
+
+def test_the_torn_last_line_of_a_killed_process_is_dropped(tmp_path: Path) -> None:
+    history.add(tmp_path, make_run(tmp_path / "a"))
+    with (tmp_path / history.FILE).open("a") as file:
+        file.write('{"commit":')
+    history.add(tmp_path, make_run(tmp_path / "b", seed=1))
+    assert [p.run for p in history.read(tmp_path)] == ["a", "a", "b", "b"]

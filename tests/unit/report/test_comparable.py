@@ -9,7 +9,8 @@ import pytest
 
 from specbench.errors import UserError
 from specbench.records.records import ModelId
-from specbench.report import render, summarise
+from specbench.report.formats import render
+from specbench.report.summary import summarise
 from specbench.stats.bootstrap import prompts_to_decide
 from tests.helpers.run_records import BASELINE, LOOKUP, answer, write
 
@@ -40,13 +41,13 @@ def test_runs_that_differ_are_refused_by_the_setting_and_joined_when_told_to(
     with pytest.raises(UserError, match=f"a and b differ in {named}.*--force"):
         summarise([a, b], unlike="refuse")
     [table] = summarise([a, b], unlike="together").tables
-    assert [label for label, _ in table.lines] == [
+    assert list(table.lines) == [
         "autoregressive (run a)", "autoregressive (run b)", "prompt-lookup", "dflash",
     ]  # fmt: skip
     [difference] = table.unlike
     assert difference.startswith(setting)
     assert "in a, " in difference
-    assert f"NOT ALIKE, side by side because that was asked for: {difference}" in render(
+    assert f"NOT ALIKE, side by side because of --force: {difference}" in render(
         summarise([a, b], unlike="together"), "markdown"
     )
 
@@ -104,7 +105,7 @@ def test_the_fastest_of_equals_is_not_told_apart_for_having_been_picked(tmp_path
             for name in names
         ]
         [table] = summarise([write(tmp_path / str(seed), cells, samples)]).tables
-        pairs.append(table.versus)
+        pairs.append([row for row in table.rows if row.comparison])
     plain = [[prompts_to_decide(pair.comparison.speed) == 20 for pair in found] for found in pairs]
     assert sum(map(any, plain)) >= 4
     assert not any(pair.prompts_to_decide == 20 for found in pairs for pair in found)

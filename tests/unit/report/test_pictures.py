@@ -4,22 +4,23 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from specbench.errors import UserError
 from specbench.records.jsonl import to_line
 from specbench.records.records import Cell, Sample, Verdict
 from specbench.records.traces import Trace
-from specbench.report import plots, render, summarise
-from specbench.run.tune import Depth, Tuned, Tuning, VerifyCost, to_json
+from specbench.report import plots
+from specbench.report.canvas import svg
+from specbench.report.formats import render
+from specbench.report.summary import Table, summarise
 from specbench.stats.bootstrap import Estimate
+from specbench.stats.costs import TUNING, Depth, Tuned, Tuning, VerifyCost, to_json
+from tests.helpers.pictures import outside, overlaps
 from tests.helpers.run_records import BASELINE, LOOKUP, answer, looped, write
 
 SUITES = ("gsm8k", "math-500", "humaneval", "mt-bench")
@@ -37,7 +38,7 @@ def wide_run(folder: Path, drafters: int, suites: tuple[str, ...] = SUITES) -> P
     for number in range(drafters):
         for suite in suites:
             cells.append(cell(f"a-drafter-of-some-length-{number}", suite))
-            samples += [drawn(cells[-1], s, number, suite == suites[0]) for s in "pq"]
+            samples += [timed(cells[-1], s, number, suite == suites[0]) for s in "pq"]
     write(folder, cells, samples)
     first = cells[len(suites)]
     trace = Trace(first.id, "p", 1, 2, 6, 10, {"draft": 0.004, "verify": 0.006, "update": 0.001})
@@ -45,7 +46,7 @@ def wide_run(folder: Path, drafters: int, suites: tuple[str, ...] = SUITES) -> P
     return folder
 
 
-def drawn(of: Cell, sample: str, number: int, first: bool) -> Sample:
+def timed(of: Cell, sample: str, number: int, first: bool) -> Sample:
     """An answer at a speed of its drafter's own."""
     plain = answer(of, sample, 2 + number % 5, 1 + 0.3 * number, "identical")
     if number == 1 and first:
@@ -55,39 +56,62 @@ def drawn(of: Cell, sample: str, number: int, first: bool) -> Sample:
     return plain
 
 
-def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that cover one another once drawn."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    hidden = {
-        id(tick.label1)
-        for axes in figure.axes
-        for axis in (axes.xaxis, axes.yaxis)
-        for tick in axis.get_major_ticks()
-        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
-    }
-    boxes = []
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
-        if text.get_text().strip() and text.get_visible() and id(text) not in hidden:
-            box = text.get_window_extent(canvas.get_renderer())
-            if box.width > 1 and figure.bbox.padded(1).overlaps(box):
-                boxes.append((text.get_text(), box.padded(-1)))
-    return [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
+def drawn(table: Table, heading: str = "tiny, greedy") -> dict[str, Figure]:
+    """Every picture of a table by its name."""
+    return {plot.name: figure for plot, figure in plots.pictures(table, heading)}
+
+
+LONG = "/models/some-organisation/Some-Target-Model-235B-A22B-Instruct-2507-FP8, greedy"
+LONG_SUITE = "/data/home/somebody/suites/my-own-suite-of-prompts.jsonl"
+
+
+@pytest.mark.parametrize("heading", ["tiny, greedy", LONG])
+@pytest.mark.parametrize(
+    ("drafters", "suites"), [(1, ("gsm8k",)), (10, ("gsm8k",)), (4, (LONG_SUITE,))]
+)
+def test_no_text_lies_outside_its_picture_or_covers_another(
+    tmp_path: Path, drafters: int, suites: tuple[str, ...], heading: str
+) -> None:
+    folder = wide_run(tmp_path / "run", drafters, suites)
+    write_tuning(folder, suites[0])
+    found = drawn(summarise([folder]).tables[0], heading)
+    assert set(found) == {plot.name for plot in plots.PLOTS}
+    for name, figure in found.items():
+        assert outside(figure) == [], name
+        assert overlaps(figure) == [], name
+
+
+def write_tuning(folder: Path, suite: str) -> None:
+    """What `specbench tune` leaves in a run's folder."""
+    depths = tuple(
+        Depth(k, k + 1.0, Estimate(1 + k / 4, None, 2), 1.0, 2.0, 1.5, 1.3, Estimate(1.2, None, 2))
+        for k in (1, 2, 4)
+    )
+    curve = tuple(VerifyCost(n, c, 2.0 * n, n, 3.0 * n, 5) for n in (1, 4, 16) for c in (128, 512))
+    tuned = Tuned("a-drafter-of-some-length-0", LOOKUP.options, depths)
+    tuning = Tuning("tiny", suite, "cpu", "float32", 2, 2.0, curve, (tuned,), {})
+    (folder / TUNING).write_text(to_json(tuning))
+
+
+def test_a_title_that_is_cut_off_is_seen() -> None:
+    figure = Figure(figsize=(2, 2))
+    figure.suptitle("a title that is much too long for two inches", x=0.01, ha="left")
+    assert outside(figure) == ["a title that is much too long for two inches"]
 
 
 def test_no_bar_s_text_covers_another_with_twelve_drafters(tmp_path: Path) -> None:
     [table] = summarise([wide_run(tmp_path / "run", 12, SUITES[:2])]).tables
-    assert overlaps(plots.figures(table, "tiny, greedy")["speedup"]) == []
+    assert overlaps(drawn(table)["speedup"]) == []
 
 
 @pytest.mark.slow
 def test_no_text_covers_another_with_twelve_drafters_and_four_suites(tmp_path: Path) -> None:
     [table] = summarise([wide_run(tmp_path / "run", 12)]).tables
-    drawn_figures = plots.figures(table, "tiny, greedy")
-    assert set(drawn_figures) == {"speedup", "aal", "rounds", "acceptance", "aal-speedup", "time"}
-    for name, figure in drawn_figures.items():
+    found = drawn(table)
+    assert set(found) == {"speedup", "aal", "rounds", "acceptance", "aal-speedup", "time"}
+    for name, figure in found.items():
         assert overlaps(figure) == [], name
+        assert outside(figure) == [], name
 
 
 def test_overlapping_texts_are_seen() -> None:
@@ -100,7 +124,7 @@ def test_overlapping_texts_are_seen() -> None:
 
 def test_bars_say_what_the_table_says(tmp_path: Path) -> None:
     [table] = summarise([wide_run(tmp_path / "run", 3, ("gsm8k",))]).tables
-    axis = plots.figures(table, "tiny")["speedup"].axes[0]
+    axis = drawn(table)["speedup"].axes[0]
     texts = [text.get_text() for text in axis.texts]
     assert texts == ["2.00x", "no figure, BROKEN", "9.50x, LOOPS"]
     assert [bar.get_width() for bar in axis.patches] == pytest.approx([2.0, 9.5])
@@ -111,20 +135,20 @@ def test_a_figure_stands_beside_its_own_bar(tmp_path: Path) -> None:
     samples = [answer(BASELINE, s, 2, 2.0) for s in "pq"]
     samples += [looped(LOOKUP, "p"), answer(LOOKUP, "q", 40, 4.0, "identical")]
     [table] = summarise([write(tmp_path / "run", [BASELINE, LOOKUP], samples)]).tables
-    drawn_figures = plots.figures(table, "tiny")
-    [bar], [text] = drawn_figures["speedup"].axes[0].patches, drawn_figures["speedup"].axes[0].texts
+    found = drawn(table)
+    [bar], [text] = found["speedup"].axes[0].patches, found["speedup"].axes[0].texts
     assert bar.get_width() < text.get_position()[0] < 1.2 * bar.get_width()
-    assert drawn_figures["aal"].axes[0].texts[0].get_position()[0] > 40
+    assert found["aal"].axes[0].texts[0].get_position()[0] > 40
 
 
 def test_the_baseline_s_time_stands_beside_the_drafters(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", [BASELINE, LOOKUP])
     traces = [Trace(c.id, "p", 1, 2, 6, 10, {"verify": 0.006}) for c in (BASELINE, LOOKUP)]
     (folder / "traces.jsonl").write_text("".join(map(to_line, traces)))
-    [axis] = plots.figures(summarise([folder]).tables[0], "tiny")["time"].axes
+    [axis] = drawn(summarise([folder]).tables[0])["time"].axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == ["autoregressive", "prompt-lookup"]
-    assert [text.get_text() for text in axis.texts] == [" 3 ms", " 3 ms"]
+    assert [text.get_text() for text in axis.texts] == ["3 ms", "3 ms"]
 
 
 def test_plots_are_written_as_png_and_svg(tmp_path: Path) -> None:
@@ -140,7 +164,7 @@ def test_plots_are_written_as_png_and_svg(tmp_path: Path) -> None:
 
 def test_a_plot_is_the_same_every_time(tmp_path: Path) -> None:
     [table] = summarise([write(tmp_path / "run", [BASELINE, LOOKUP])]).tables
-    one, other = (plots.svg(plots.figures(table, "tiny")["speedup"]) for _ in range(2))
+    one, other = (svg(drawn(table)["speedup"]) for _ in range(2))
     assert one == other
 
 
@@ -161,7 +185,7 @@ def test_a_tuning_beside_the_run_adds_its_model_and_the_cost_of_verification(
     other = Tuned("prompt-lookup", {"tokens": 99}, (depth,))
     tuning = Tuning("tiny", "smoke", "cpu", "float32", 2, 2.0, curve, (tuned, other), {})
     (folder / "tune.json").write_text(to_json(tuning))
-    found = plots.figures(summarise([folder]).tables[0], "tiny")
+    found = drawn(summarise([folder]).tables[0])
     assert "line: cost model" in found["aal-speedup"].axes[0].get_xlabel()
     models = [np.asarray(line.get_xydata()) for line in found["aal-speedup"].axes[0].lines]
     assert sum([2.0, 1.3] in xy.tolist() for xy in models) == 1
@@ -225,7 +249,7 @@ def test_the_page_stands_alone(page_text: str) -> None:
 def test_the_page_marks_and_sorts_what_the_tables_say(page_text: str) -> None:
     for mark in ("broken", "loops"):
         assert f'<span class="mark {mark}">{mark.upper()}</span>' in page_text
-    assert '<td data-value="2.00">2.00x <span class="interval">[2.00, 2.00]</span>' in page_text
+    assert '<td data-value="2">2.00x <span class="interval">[2.00, 2.00]</span>' in page_text
     assert "<td>withheld" in page_text
 
 

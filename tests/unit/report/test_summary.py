@@ -14,7 +14,11 @@ from rich.console import Console, RenderableType
 from specbench.errors import UserError
 from specbench.records.jsonl import to_line
 from specbench.records.records import MANIFEST, SAMPLES, Cell, ModelId, Sample, Verdict
-from specbench.report import Row, render, rich_table, run_folders, summarise
+from specbench.report.figures import AAL, SPEEDUP
+from specbench.report.formats import render
+from specbench.report.runs import run_folders
+from specbench.report.summary import Row, summarise
+from specbench.report.terminal import rich_table
 from tests.helpers.run_records import BASELINE, LOOKUP, answer, looped, write
 
 
@@ -24,9 +28,10 @@ def failure(cell: Cell, sample: str) -> Sample:
 
 def rows(*folders: Path) -> dict[str, Row]:
     """All rows by label; labels must not repeat."""
-    pairs = [pair for table in summarise(folders).tables for pair in table.rows]
-    assert len(dict(pairs)) == len(pairs)
-    return dict(pairs)
+    found = [row for table in summarise(folders).tables for row in table.rows]
+    labelled = {row.label: row for row in found}
+    assert len(labelled) == len(found)
+    return labelled
 
 
 def headings(*folders: Path) -> list[str]:
@@ -52,17 +57,18 @@ def test_the_baseline_comes_first_and_is_one_by_definition(tmp_path: Path) -> No
 def test_the_speedup_is_paired_within_the_run(tmp_path: Path) -> None:
     samples = [answer(BASELINE, s, 2, 3.0) for s in "pq"]
     samples += [answer(LOOKUP, "p", 2, 1.0), failure(LOOKUP, "q")]
-    row = rows(write(tmp_path / "run", [BASELINE, LOOKUP], samples))["prompt-lookup"]
-    assert row.speedup.value == pytest.approx(3.0)
-    assert row.speedup_end_to_end.value == pytest.approx(2.0)
-    assert (row.answers, row.failed, row.planned, row.aal_pooled.n) == (1, 1, 2, 1)
+    folder = write(tmp_path / "run", [BASELINE, LOOKUP], samples)
+    row = rows(folder)["prompt-lookup"]
+    assert SPEEDUP.of(row).value == pytest.approx(3.0)
+    assert json_rows(folder)[1]["speedup_end_to_end"] == pytest.approx(2.0)
+    assert (row.answers, row.failed, row.planned, AAL.of(row).n) == (1, 1, 2, 1)
 
 
 def test_without_a_baseline_there_is_no_speedup(tmp_path: Path) -> None:
     other = write(tmp_path / "other", [BASELINE])
     [row] = json_rows(write(tmp_path / "run", [LOOKUP]))
     assert (row["speedup"], row["speedup_ci"], row["speedup_end_to_end"]) == (None, None, None)
-    assert rows(other, tmp_path / "run")["prompt-lookup"].speedup.value is None
+    assert SPEEDUP.of(rows(other, tmp_path / "run")["prompt-lookup"]).value is None
 
 
 def test_a_slowdown_is_shown_like_a_speedup(tmp_path: Path) -> None:
@@ -100,7 +106,7 @@ def test_a_cell_is_as_lossless_as_its_worst_answer(
     samples = [answer(LOOKUP, s, 2, 1.0, kind) for s, kind in zip("pq", kinds, strict=True)]
     [row] = rows(write(tmp_path / "run", [LOOKUP], samples)).values()
     assert row.lossless == worst
-    assert sum(row.verdicts.values()) == 2
+    assert sum(map(len, row.entry.verdicts.values())) == 2
 
 
 def test_a_lossy_rule_is_marked_whatever_its_answers_show(tmp_path: Path) -> None:
@@ -185,8 +191,8 @@ def test_runs_that_agree_share_a_table_and_keep_their_own_baselines(tmp_path: Pa
     assert headings(a, b) == ["tiny, greedy"]
     found = rows(a, b)
     assert list(found)[:2] == ["autoregressive (run a)", "autoregressive (run b)"]
-    assert found["prompt-lookup"].speedup.value == pytest.approx(1.0)
-    assert found["dflash"].speedup.value == pytest.approx(4.0)
+    assert SPEEDUP.of(found["prompt-lookup"]).value == pytest.approx(1.0)
+    assert SPEEDUP.of(found["dflash"]).value == pytest.approx(4.0)
 
 
 def test_a_cell_in_two_runs_is_shown_twice_and_both_runs_are_named(tmp_path: Path) -> None:
@@ -206,7 +212,7 @@ def test_the_newest_run_of_a_cell_wins_where_that_is_asked_for(tmp_path: Path) -
     manifest = (a / MANIFEST).read_text().replace("2026-01-01", "2026-01-02")
     (a / MANIFEST).write_text(manifest)
     [table] = summarise([a, b], newest=True).tables
-    runs = {label: row.entry.run for label, row in table.rows}
+    runs = {row.label: row.entry.run for row in table.rows}
     assert runs == {"autoregressive": "a", "prompt-lookup": "a", "dflash": "b"}
 
 
@@ -225,16 +231,43 @@ def test_a_self_test_says_what_the_machine_cannot_tell_apart(tmp_path: Path) -> 
     assert "Self-test on smoke: the baseline against itself leaves 20.0% open" in text
 
 
-def test_what_is_untested_says_what_tests_it(tmp_path: Path) -> None:
-    drawn = replace(LOOKUP, drafter="draft-model", rule="reject", temperature=1.0)
-    cells = [
-        replace(BASELINE, temperature=1.0),
-        drawn,
-        replace(drawn, drafter="dflash", rule="walk"),
+def test_what_is_untested_says_why_and_what_tests_it(tmp_path: Path) -> None:
+    base = replace(BASELINE, temperature=1.0)
+    drawn = replace(LOOKUP, drafter="draft-model", rule="any", temperature=1.0)
+    same = replace(drawn, drafter="dflash", rule="walk")
+    verdict = Verdict("untested", reason="its rule keeps no text")
+    samples = [answer(cell, s, 2, 1.0, "identical") for cell in (base, same) for s in "pq"]
+    samples += [replace(answer(drawn, s, 2, 1.0), verdict=verdict) for s in "pq"]
+    folder = write(tmp_path / "run", [base, drawn, same], samples)
+    text = render(summarise([folder]), "markdown")
+    reason = "Untested: draft-model on smoke, 2 answers: its rule keeps no text."
+    assert f"{reason} `specbench distribution --drafter draft-model --temperature 1`" in text
+    assert "--drafter dflash" not in text
+    assert json_rows(folder)[1]["verdict_reasons"] == ["its rule keeps no text"]
+
+
+def test_without_a_baseline_s_answer_no_other_test_is_named(tmp_path: Path) -> None:
+    verdict = Verdict("untested", reason="there is no autoregressive answer")
+    samples = [replace(answer(LOOKUP, "p", 2, 1.0), verdict=verdict)]
+    text = render(summarise([write(tmp_path / "run", [LOOKUP], samples)]), "markdown")
+    assert "1 answers: there is no autoregressive answer.\n" in text
+
+
+def test_where_and_by_how_much_an_answer_differs_is_said(tmp_path: Path) -> None:
+    verdicts = [Verdict("near-tie", 6, 1e-5), Verdict("near-tie", 3, 2e-5)]
+    samples = [
+        replace(answer(LOOKUP, s, 2, 1.0), verdict=v) for s, v in zip("pq", verdicts, strict=True)
     ]
-    text = render(summarise([write(tmp_path / "run", cells)]), "markdown")
-    assert "`specbench verify --drafter draft-model --temperature 1`" in text
-    assert "verify --drafter dflash" not in text
+    dflash = replace(LOOKUP, drafter="dflash")
+    samples.append(replace(answer(dflash, "p", 2, 1.0), verdict=Verdict("broken", 1)))
+    folder = write(tmp_path / "run", [LOOKUP, dflash], samples)
+    text = render(summarise([folder]), "markdown")
+    near = "2 of 2 answers on smoke (first at output token 4, largest logit gap 2e-05)."
+    assert f"Near-tie: prompt-lookup: {near}" in text
+    assert "Broken: dflash: 1 of 1 answers on smoke (first at output token 2)." in text
+    assert [row["verdict_gaps"] for row in json_rows(folder)] == [
+        {"near-tie": 2e-5}, {"broken": None},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -252,7 +285,9 @@ def test_a_control_is_not_the_fastest_drafter(tmp_path: Path, control: Cell) -> 
     samples += [answer(dflash, s, 2, 2.0, "identical") for s in "pq"]
     folder = write(tmp_path / "run", [BASELINE, control, LOOKUP, dflash], samples)
     [table] = summarise([folder]).tables
-    assert [(v.label, v.fastest) for v in table.versus] == [("prompt-lookup", "dflash")]
+    assert [(row.label, row.rival.label) for row in table.rows if row.rival] == [
+        ("prompt-lookup", "dflash")
+    ]
 
 
 def test_the_caption_says_when_prompts_went_in_raw(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Texts of a picture once it is drawn: which cover one another, which lie outside."""
+
+from itertools import combinations
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+
+def text_boxes(figure: Figure) -> list[tuple[str, Bbox]]:
+    """Every text that is seen once drawn, with its place in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    hidden = {
+        id(tick.label1)
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for tick in axis.get_major_ticks()
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    }
+    boxes = []
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        if text.get_text().strip() and text.get_visible() and id(text) not in hidden:
+            box = text.get_window_extent(canvas.get_renderer())
+            if box.width > 1:
+                boxes.append((text.get_text(), box))
+    return boxes
+
+
+def overlaps(figure: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts that cover one another once drawn."""
+    boxes = [(text, box.padded(-1)) for text, box in text_boxes(figure)]
+    return [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
+
+
+def outside(figure: Figure) -> list[str]:
+    """Texts that lie in part outside the picture."""
+    frame = figure.bbox.padded(1)
+    return [
+        text
+        for text, box in text_boxes(figure)
+        if not (frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1))
+    ]
