@@ -3,60 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from drafters.diffusion.families import FAMILIES, recognise
 from drafters.diffusion.model import DiffusionModel
+from drafters.diffusion.options import MULTI_BLOCK, DiffusionGeneratorOptions
 from drafters.diffusion.prefix import Prefix
 from drafters.diffusion.sampling import ORDERS, Choice, MultiBlock, Ranked, Step, denoise, even
 from specbench.api import Sampling, UserError, seeded_generator
 from specbench.drafting.checkpoints import find_checkpoint, read_config
+from specbench.drafting.generation import Filled, Generator, TextRequest
 from specbench.drafting.vocabulary import load_tokenizer
-from specbench.run.generation import Filled, Wanted
-
-MULTI_BLOCK = "multi_block"
-DEFAULT = "low_confidence"
 
 
-class DiffusionGenerator:
+class DiffusionGenerator(Generator):
     """Fills a fixed number of slots behind a prompt.
 
     Without blocks all slots are open from the start. With them (LLaDA's semi-autoregressive way)
-    one block after the other is filled from the left, the steps are spread over the blocks, and
-    the masks of later blocks are seen all the time. A block-causal model's blocks are its own,
-    and it never sees later ones.
+    the blocks are filled one after the other from the left, the steps are spread over them, and
+    the masks of later blocks are visible all the time. A block-causal model has blocks of its own
+    and never sees later ones.
     """
+
+    Options = DiffusionGeneratorOptions
 
     def __init__(self, model: DiffusionModel, tokenizer: Any) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.stop_ids = model.stop_ids
 
-    def steps(self, prompt: list[int], wanted: Wanted) -> Iterator[Filled]:
-        """What each forward filled.
+    @classmethod
+    def load(
+        cls, name: str, revision: str | None, *, device: torch.device, dtype: torch.dtype
+    ) -> Self | None:
+        """See `Generator`; None where the name holds no masked-diffusion model."""
+        raw = read_config(find_checkpoint(name, revision))
+        try:
+            recognise(raw, name)
+        except UserError:
+            if "diffusion" in raw or raw.get("model_type") in FAMILIES:
+                raise
+            return None
+        model = DiffusionModel.load(name, revision, device=device, dtype=dtype)
+        return cls(model, load_tokenizer(name, revision))
 
-        Behind the block with the first stop token nothing is filled.
+    def steps(self, prompt: list[int], request: TextRequest) -> Iterator[Filled]:
+        """What each forward filled; nothing is filled behind the block with the first stop token.
 
         Raises:
-            UserError: a sampler, block or number of steps that does not go with the model or with
-                the rest, or a text longer than the context.
+            UserError: a block or number of steps that does not go with the model or the length,
+                or a text longer than the context.
         """
-        name, length = wanted.sampler or DEFAULT, wanted.length
-        self._check(prompt, length, name, wanted.block)
-        generator = seeded_generator(wanted.seed, "draft", self.model.device)
-        if name == MULTI_BLOCK:
-            if wanted.steps is not None:
-                raise UserError("multi_block takes as many steps as it needs: leave --steps out.")
-            size = wanted.block or self.model.block_size or 32
+        options, length = request.options or self.Options(), request.length
+        self._check(prompt, length, options.block)
+        generator = seeded_generator(request.seed, "draft", self.model.device)
+        if options.sampler == MULTI_BLOCK:
+            size = options.block or self.model.block_size or 32
             choice = MultiBlock(length, self.model.mask_id, self.stop_ids, size)
             windows: list[tuple[range, Choice]] = [(range(length), choice)]
         else:
-            windows = self._ranked(
-                self._windows(len(prompt), length, wanted.block), wanted.steps, name, generator
-            )
-        for step in self._fill(prompt, length, windows, wanted.sampling, generator):
+            blocks = self._windows(len(prompt), length, options.block)
+            windows = self._ranked(blocks, options.steps, options.sampler, generator)
+        for step in self._fill(prompt, length, windows, request.sampling, generator):
             yield step.slots.tolist(), step.tokens.tolist()
 
     def _fill(
@@ -67,7 +77,8 @@ class DiffusionGenerator:
         sampling: Sampling,
         generator: torch.Generator,
     ) -> Iterator[Step]:
-        """Window by window; a block-causal model is shown a window when those before are done."""
+        """Fill one window after the other; a block-causal model sees a window once the earlier
+        ones are filled."""
         causal = self.model.block_size is not None
         prefix = Prefix(self.model, len(prompt) + length, "block" if causal else "none")
         prefix.extend(prompt)
@@ -83,8 +94,8 @@ class DiffusionGenerator:
                 return
 
     def _windows(self, start: int, length: int, block: int | None) -> list[range]:
-        """Slots of each block; those of a block-causal model lie at multiples of its size in the
-        whole text, so that the prompt's end may cut the first one short."""
+        """The slots of each block. A block-causal model's blocks begin at multiples of its size in
+        the whole text, so the prompt's end may cut the first one short."""
         size = self.model.block_size or block or length
         first = size - start % size if self.model.block_size else size
         starts = [0, *range(first, length, size)]
@@ -93,14 +104,14 @@ class DiffusionGenerator:
     def _ranked(
         self, windows: list[range], steps: int | None, name: str, generator: torch.Generator
     ) -> list[tuple[range, Choice]]:
-        """An order's choice for each window."""
+        """The choice of a sampler for each window."""
         order, counts = ORDERS[name]
         length = windows[-1].stop
         if name == "first_hitting" and steps not in (None, length):
-            raise UserError(f"first_hitting fills one slot a step: {length} steps, not {steps}.")
+            raise UserError(f"first_hitting fills one slot per step: {length} steps, not {steps}.")
         if steps is not None and steps < len(windows):
             raise UserError(
-                f"--steps {steps} is too few for {len(windows)} blocks, which take a step each."
+                f"steps={steps} is too few for {len(windows)} blocks, which take a step each."
             )
         chosen: list[tuple[range, Choice]] = []
         shares = [len(window) for window in windows]
@@ -114,13 +125,10 @@ class DiffusionGenerator:
             chosen.append((window, Ranked(where, taken, order, generator)))
         return chosen
 
-    def _check(self, prompt: list[int], length: int, name: str, block: int | None) -> None:
-        known = (*ORDERS, MULTI_BLOCK)
-        if name not in known:
-            raise UserError(f"There is no sampler {name!r}; there are {', '.join(known)}.")
+    def _check(self, prompt: list[int], length: int, block: int | None) -> None:
         size = self.model.block_size
         if size is not None and block not in (None, size):
-            raise UserError(f"{self.model.name} attends in blocks of {size}: --block is {size}.")
+            raise UserError(f"{self.model.name} attends in blocks of {size}: set block to {size}.")
         if not prompt:
             raise UserError("The prompt is empty: a diffusion model needs a token to start from.")
         if len(prompt) + length > self.model.context_limit:
@@ -128,18 +136,3 @@ class DiffusionGenerator:
                 f"A prompt of {len(prompt)} tokens and {length} new ones are more than the "
                 f"context of {self.model.name}, {self.model.context_limit}."
             )
-
-
-def load(
-    name: str, revision: str | None, *, device: torch.device, dtype: torch.dtype
-) -> DiffusionGenerator | None:
-    """The generator of a folder or hub id, or None where it holds no masked-diffusion model."""
-    raw = read_config(find_checkpoint(name, revision))
-    try:
-        recognise(raw, name)
-    except UserError:
-        if "diffusion" in raw or raw.get("model_type") in FAMILIES:
-            raise
-        return None
-    model = DiffusionModel.load(name, revision, device=device, dtype=dtype)
-    return DiffusionGenerator(model, load_tokenizer(name, revision))

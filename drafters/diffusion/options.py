@@ -11,6 +11,10 @@ CACHES = ("none", "prefix_causal", "block")
 DRAFT_ORDERS = ("low_confidence", "random", "entropy", "topk_margin", "maskgit_plus", "origin")
 """The orders of `drafters.diffusion.sampling` that finish in any number of steps."""
 
+MULTI_BLOCK = "multi_block"
+SAMPLERS = (*DRAFT_ORDERS, "first_hitting", MULTI_BLOCK)
+"""The samplers of `drafters.diffusion.generate`, under the names their authors gave the option."""
+
 Cache = Annotated[
     str,
     "none: every forward runs the whole prefix; prefix_causal: keep the keys and values of a "
@@ -64,6 +68,30 @@ class DiffusionOptions(ModelOptions):
                 "candidates are drawn from the marginals of a single step and handed over without "
                 "them: take steps=1 and sample=false"
             )
+
+
+@dataclass(frozen=True)
+class DiffusionGeneratorOptions:
+    """Options of `drafters.diffusion.generate.DiffusionGenerator`."""
+
+    sampler: Annotated[str, f"Which slots are filled first: {', '.join(SAMPLERS)}."] = (
+        "low_confidence"
+    )
+    steps: Annotated[int | None, "Forwards in all; none: one per token."] = None
+    block: Annotated[
+        int | None,
+        "Fill blocks of so many slots, from the left; none: no blocks, or those of a block-causal "
+        "model.",
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"sampler is one of {', '.join(SAMPLERS)}, not {self.sampler!r}")
+        for option in ("steps", "block"):
+            if (value := getattr(self, option)) is not None and value < 1:
+                raise ValueError(f"{option} must be at least 1, not {value}")
+        if self.sampler == MULTI_BLOCK and self.steps is not None:
+            raise ValueError(f"{MULTI_BLOCK} takes as many steps as it needs: leave steps out")
 
 
 def check_cache(cache: str) -> None:

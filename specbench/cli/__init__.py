@@ -11,13 +11,13 @@ import typer
 
 from specbench import __version__
 from specbench.cli.check import check, history
+from specbench.cli.distribution import distribution
 from specbench.cli.generate import generate
 from specbench.cli.listing import app as list_app
 from specbench.cli.report import report
 from specbench.cli.run import run
 from specbench.cli.train import app as train_app
 from specbench.cli.tune import tune
-from specbench.cli.verify import verify
 from specbench.errors import UserError
 
 app = typer.Typer(
@@ -49,7 +49,8 @@ def options(
 
 app.command()(run)
 app.command()(report)
-app.command()(verify)
+app.command()(distribution)
+app.command("verify", hidden=True)(distribution)
 app.command()(generate)
 app.command()(tune)
 app.command()(check)

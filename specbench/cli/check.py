@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specbench.cli.files import write
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -129,20 +130,12 @@ def _publish(
 
     outputs.append_summary(done)
     if junit is not None:
-        _write(junit, outputs.junit(done))
+        write(junit, outputs.junit(done))
     if json_file is not None:
-        _write(json_file, outputs.to_json(done))
+        write(json_file, outputs.to_json(done))
     if benchmarks is not None:
-        _write(benchmarks / BENCHMARK_FILES[0], outputs.benchmark_list(done))
-        _write(benchmarks / BENCHMARK_FILES[1], outputs.benchmark_list_smaller(done))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+        write(benchmarks / BENCHMARK_FILES[0], outputs.benchmark_list(done))
+        write(benchmarks / BENCHMARK_FILES[1], outputs.benchmark_list_smaller(done))
 
 
 def _replace(baseline: Path, candidate: Path) -> None:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from specbench.cli.shared import RESULTS, check_output
-from specbench.errors import UserError
+from specbench.cli.files import RESULTS, check_output, write
 
 if TYPE_CHECKING:
     from specbench.report import Summary
@@ -76,10 +75,7 @@ def report(
     if output is None:
         typer.echo(text, nl=False)
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--output {output} cannot be written: {error.strerror}.") from error
+    write(output, text)
 
 
 def _draw(summary: "Summary", folder: Path) -> None:

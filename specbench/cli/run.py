@@ -2,120 +2,42 @@
 
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.shared import RESULTS, names, sampling, silence
+from specbench.cli import options
+from specbench.cli.files import RESULTS
+from specbench.cli.options import RUNNING
+from specbench.cli.process import exit_code, silence, terminable
+from specbench.cli.tables import show
 
 if TYPE_CHECKING:
     from specbench.inputs.plan import Plan
-
-RUNNING = "Running"
-MODELS = "Models"
-ASKING = "Prompts and sampling"
+    from specbench.run.runner import Outcome
 
 
 def run(
-    drafter: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME[KEY=VALUE|VALUE],...",
-            help="Drafters, e.g. `dflash,prompt-lookup`. Settings in brackets make one row each: "
-            "`dflash[block_size=4|8]`.",
-            rich_help_panel=MODELS,
-        ),
-    ],
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Suites, e.g. `gsm8k,mt-bench`, or the path of a JSONL file. Default: smoke.",
-            rich_help_panel=ASKING,
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Hub id or folder, e.g. `Qwen/Qwen3-8B`. Default: the embedded tiny-target.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None,
-        typer.Option(help="Of the target's hub id; default: the newest.", rich_help_panel=MODELS),
-    ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option(
-            help="Hub id or folder of the draft. Not needed for pairs in `specbench list pairs`. "
-            "Where several drafters take one, it is for the one without a known pair.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="DRAFTER.KEY=VALUE",
-            help="An option of a drafter, e.g. `dflash.block_size=8`; may be repeated. `specbench "
-            "list options NAME` shows them.",
-            rich_help_panel=MODELS,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Prompts per suite: 32 are always the same 32, and the first of 64.",
-            rich_help_panel=ASKING,
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Longest answer in tokens. Default: the suite's.", rich_help_panel=ASKING
-        ),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(min=0, help="0 is greedy.", rich_help_panel=ASKING)
-    ] = 0.0,
-    top_k: Annotated[
-        int, typer.Option(min=0, help="0 keeps all tokens.", rich_help_panel=ASKING)
-    ] = 0,
-    top_p: Annotated[float, typer.Option(help="1 keeps all.", rich_help_panel=ASKING)] = 1.0,
-    thinking: Annotated[
-        str,
-        typer.Option(
-            help="on or off, for chat templates that know the switch.", rich_help_panel=ASKING
-        ),
-    ] = "off",
-    seed: Annotated[int, typer.Option(help="Of all sampling.", rich_help_panel=ASKING)] = 0,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the suites' data files (or set SPECBENCH_DATA).",
-            rich_help_panel=ASKING,
-        ),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=RUNNING)
-    ] = "auto",
-    dtype: Annotated[
-        str,
-        typer.Option(
-            help="auto, float32, bfloat16 or float16. auto: float32 on a CPU, bfloat16 on CUDA.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = "auto",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="CPU threads. Default: torch's own; 1 for the embedded target.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
+    context: typer.Context,
+    drafter: options.Drafters,
+    suite: options.Suites = None,
+    target: options.Target = None,
+    revision: options.Revision = None,
+    draft_model: options.DraftModel = None,
+    override: options.Overrides = None,
+    limit: options.Limit = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    thinking: options.Thinking = "off",
+    seed: options.Seed = 0,
+    data_dir: options.DataDir = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -125,13 +47,19 @@ def run(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show what would be run and stop.", rich_help_panel=RUNNING),
+        typer.Option(
+            "--dry-run",
+            help="Show what would be run, what of it is already answered and how long the rest "
+            "takes, and stop.",
+            rich_help_panel=RUNNING,
+        ),
     ] = False,
     self_test: Annotated[
         bool,
         typer.Option(
             "--self-test",
-            help="Measure the baseline against itself too: what this machine cannot tell apart.",
+            help="Also measure the baseline against itself: the smallest difference that this "
+            "machine can resolve.",
             rich_help_panel=RUNNING,
         ),
     ] = False,
@@ -139,8 +67,8 @@ def run(
         int,
         typer.Option(
             min=0,
-            help="Prompts a suite to decode once more under a probe, to see where a round's time "
-            "goes.",
+            help="Prompts per suite to decode once more under a probe, to see where a round's "
+            "time goes.",
             rich_help_panel=RUNNING,
         ),
     ] = 2,
@@ -152,14 +80,7 @@ def run(
             rich_help_panel=RUNNING,
         ),
     ] = False,
-    allow_broken: Annotated[
-        bool,
-        typer.Option(
-            "--allow-broken",
-            help="Show the speedup of a drafter with broken output too, and exit with 0.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = False,
+    allow_broken: options.AllowBroken = False,
 ) -> None:
     """Measure drafters against autoregressive decoding, on the same prompts, side by side.
 
@@ -174,62 +95,47 @@ def run(
 
         specbench run --target Qwen/Qwen3-8B --drafter dflash --suite gsm8k,humaneval --limit 64
     """
-    from specbench.inputs.plan import Settings, make_plan
+    from specbench.inputs.plan import make_plan
 
     silence()
-    plan = make_plan(
-        Settings(
-            drafters=names("--drafter", drafter) + (("self-test",) if self_test else ()),
-            suites=names("--suite", suite or ["smoke"]),
-            target=target,
-            revision=revision,
-            draft_model=draft_model,
-            overrides=tuple(override or ()),
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling(temperature, top_k, top_p),
-            device=device,
-            dtype=dtype,
-            seed=seed,
-            threads=threads,
-            data_dir=data_dir,
-            thinking=thinking,
-        )
-    )
+    plan = make_plan(options.settings(context, *(["self-test"] if self_test else [])))
     if target is None:
         typer.echo(f"No --target: taking the embedded {plan.target} on the {plan.device}.")
     folder = out or RESULTS / plan.name
     if dry_run:
         _describe(plan, folder)
         return
-    raise typer.Exit(_execute(plan, folder, trace, retry_failed, allow_broken))
+    outcome = _execute(plan, folder, trace, retry_failed)
+    raise typer.Exit(_conclude(plan, outcome, allow_broken))
 
 
-def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_broken: bool) -> int:
-    """Run, print the table, return the exit code."""
+def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool) -> "Outcome":
     from rich.console import Console
 
     from specbench.cli.live import display
-    from specbench.cli.stopping import exit_code, terminable
-    from specbench.report import rich_table, summarise
     from specbench.run.runner import run as run_plan
 
-    console = Console()
     command = shlex.join(["specbench", *sys.argv[1:]])
     try:
-        with terminable(), display(console) as observer:
-            outcome = run_plan(
-                plan, folder, command, observer, retry_failed=retry_failed, trace=trace
-            )
+        with terminable(), display(Console()) as observer:
+            return run_plan(plan, folder, command, observer, retry_failed=retry_failed, trace=trace)
     except KeyboardInterrupt as stop:
-        typer.echo(
-            f"Stopped; what was measured is in {folder}, the same command goes on.", err=True
-        )
-        return exit_code(stop)
+        for line in _stopped(plan, folder, command):
+            typer.echo(line, err=True)
+        raise typer.Exit(exit_code(stop)) from None
+
+
+def _conclude(plan: "Plan", outcome: "Outcome", allow_broken: bool) -> int:
+    """Print the table of a run that came to its end; return the exit code."""
+    from rich.console import Console
+
+    from specbench.report import rich_table, summarise
+
+    folder = outcome.folder
     if outcome.finished_before:
         typer.echo(f"{folder} is finished; to measure it once more, give another --out.")
     summary = summarise([folder], allow_broken=allow_broken)
-    console.print(rich_table(summary, details=False))
+    Console().print(rich_table(summary, details=False))
     typer.echo(f"Records: {folder}\nMore of them: specbench report {folder}")
     if outcome.failed:
         typer.echo(
@@ -245,18 +151,57 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool, allow_b
 
 
 def _describe(plan: "Plan", folder: Path) -> None:
+    """What would be run, and what of it is already answered in its folder."""
+    from specbench.cli.live import duration
     from specbench.inputs.plan import turns
+    from specbench.run.progress import progress
 
     revision = f" at {plan.revision}" if plan.revision else ""
     typer.echo(f"target   {plan.target}{revision} on {plan.device} in {plan.dtype}")
     for arm in plan.arms:
-        options = ", ".join(f"{k}={v}" for k, v in arm.options.items() if k != "model")
         model = f"  draft model {arm.draft_model} ({arm.found})" if arm.draft_model else ""
-        typer.echo(f"drafter  {arm.name}{model}{f'  {options}' if options else ''}")
+        typer.echo(f"drafter  {arm.label}{model}")
     for suite in plan.suites:
         typer.echo(
             f"suite    {suite.name}: {len(suite.prompts)} prompts, {turns(suite)} turns, at most "
             f"{suite.max_new_tokens} new tokens each"
         )
-    cells = len(plan.arms) * len(plan.suites)
-    typer.echo(f"in all   {cells} cells, {plan.answers} answers, into {folder}; nothing was run")
+    parts = progress(plan, folder)
+    rows = [
+        (
+            part.suite.name,
+            part.arm.label,
+            str(len(part.answers)),
+            str(part.missing),
+            "unknown" if part.seconds_left is None else duration(part.seconds_left),
+        )
+        for part in parts
+    ]
+    show(("suite", "drafter", "answered", "missing", "time left"), rows)
+    missing = sum(part.missing for part in parts)
+    typer.echo(
+        f"in all   {len(parts)} cells, {plan.answers} answers, {missing} of them missing in "
+        f"{folder}; nothing was run"
+    )
+
+
+def _stopped(plan: "Plan", folder: Path, command: str) -> Iterator[str]:
+    """What an interrupted run has, and how to go on with it."""
+    from specbench.run.progress import progress
+
+    yield f"Stopped; what was measured is in {folder}."
+    parts = progress(plan, folder)
+    for suite in plan.suites:
+        arms = [part for part in parts if part.suite is suite]
+        done = [prompt for prompt in suite.prompts if all(part.has(prompt) for part in arms)]
+        last = f", the last of them {done[-1].id}" if done else ""
+        yield f"{suite.name}: {len(done)} of {len(suite.prompts)} prompts are done{last}."
+        for prompt in suite.prompts:
+            have = [part.arm.label for part in arms if part.has(prompt)]
+            if have and prompt not in done:
+                lack = [part.arm.label for part in arms if not part.has(prompt)]
+                yield (
+                    f"{suite.name}: {prompt.id} is answered by {', '.join(have)}; not by "
+                    f"{', '.join(lack)}."
+                )
+    yield f"To go on: {command}"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench.cli.shared import names, silence
+from specbench.cli import options
+from specbench.cli.files import make_folder, write
+from specbench.cli.process import silence
 from specbench.errors import UserError
 from specbench.inputs.options import as_typed
 
@@ -18,29 +20,22 @@ if TYPE_CHECKING:
 
 
 def tune(
-    drafter: Annotated[
-        list[str], typer.Option(help="Drafters, as for `run`: `dflash,eagle3[total_tokens=16|60]`.")
-    ],
-    suite: Annotated[str, typer.Option(help="Suite, or the path of a JSONL file.")] = "smoke",
-    target: Annotated[
-        str | None, typer.Option(help="Hub id or folder. Default: the embedded tiny-target.")
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Of the target's hub id; default: the newest.")
-    ] = None,
-    draft_model: Annotated[str | None, typer.Option(help="Hub id or folder of the draft.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="DRAFTER.KEY=VALUE", help="An option.")
-    ] = None,
+    context: typer.Context,
+    drafter: options.Drafters,
+    suite: options.Suites = None,
+    target: options.Target = None,
+    revision: options.Revision = None,
+    draft_model: options.DraftModel = None,
+    override: options.Overrides = None,
     limit: Annotated[int, typer.Option(min=1, help="Prompts to decode.")] = 8,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens a prompt.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Longest answer in tokens.")] = 64,
     depths: Annotated[
         str, typer.Option(help="Draft lengths to try; those beyond the drafter's are left out.")
     ] = "1,2,4,8,16,32",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with the suites' data.")] = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    threads: options.Threads = None,
+    data_dir: options.DataDir = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -58,48 +53,25 @@ def tune(
     """
     from rich.console import Console
 
-    from specbench.inputs.plan import Settings, make_plan
+    from specbench.inputs.plan import make_plan
     from specbench.run.tune import TUNING, to_json
     from specbench.run.tune import tune as measure
 
     silence()
-    plan = make_plan(
-        Settings(
-            drafters=names("--drafter", drafter),
-            suites=(suite,),
-            target=target,
-            revision=revision,
-            draft_model=draft_model,
-            overrides=tuple(override or ()),
-            limit=limit,
-            max_new_tokens=max_new_tokens,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            data_dir=data_dir,
-        )
-    )
+    plan = make_plan(options.settings(context))
+    if len(plan.suites) > 1:
+        raise UserError("--suite names several suites, and the draft length is tuned on one.")
     if out is not None:
         # Now, so that nothing is measured in vain.
-        _write(out / TUNING, None)
+        make_folder(out)
     console = Console()
     with console.status("measuring"):
         tuning = measure(plan, _depths(depths))
     console.print(_curve(tuning), *(_table(tuned) for tuned in tuning.drafters))
     typer.echo(_best(tuning))
     if out is not None:
-        _write(out / TUNING, to_json(tuning))
+        write(out / TUNING, to_json(tuning))
         typer.echo(f"Written: {out / TUNING}")
-
-
-def _write(path: Path, text: str | None) -> None:
-    """Make the folder, and the file where there is a text."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if text is not None:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def _depths(text: str) -> list[int]:
@@ -134,8 +106,8 @@ def _plain(title: str) -> "Table":
 
 
 def _table(tuned: "Tuned") -> "Table":
-    options = ", ".join(f"{k}={as_typed(v)}" for k, v in tuned.options.items() if v is not None)
-    table = _plain(f"{tuned.drafter} ({options})")
+    given = ", ".join(f"{k}={as_typed(v)}" for k, v in tuned.options.items() if v is not None)
+    table = _plain(f"{tuned.drafter} ({given})")
     for name in (
         "depth", "rows", "AAL", "draft ms", "verify ms", "pays at", "model", "measured",
     ):  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol
 import torch
 from torch import Tensor, nn
 
+from specbench.core.options import NoOptions
 from specbench.core.proposal import Proposal
 from specbench.core.rules import WALK, Rule
 from specbench.core.sampling import Sampling
@@ -120,11 +121,6 @@ class DraftSession(ABC):
         They stay in place for the whole sequence: the contract kit compares their addresses.
         """
         return ()
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A drafter without settings."""
 
 
 class Drafter(ABC):

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
-from specbench import zoo
 from specbench.core.attention import NAME as PACKED_ATTENTION
 from specbench.core.drafter import TargetView
 from specbench.core.kv import KVCache, cache_argument
 from specbench.core.proposal import Proposal
 from specbench.core.taps import capture
 from specbench.errors import UserError
+from specbench.hub import locate
 
 
 class Target:
@@ -76,7 +76,7 @@ class Target:
         """
         try:
             model, found = AutoModelForCausalLM.from_pretrained(
-                zoo.resolve(name),
+                locate(name, revision, role),
                 dtype=dtype,
                 revision=revision,
                 use_safetensors=True,
@@ -233,11 +233,10 @@ def load_tokenizer(
     Args:
         kinds: transformers' tokenizer classes, tried one after the other.
     """
+    place = locate(name, revision)
     for kind in kinds:
         try:
-            found = kind.from_pretrained(
-                zoo.resolve(name), revision=revision, trust_remote_code=False
-            )
+            found = kind.from_pretrained(place, revision=revision, trust_remote_code=False)
         except (OSError, ValueError, TypeError):
             continue
         # Where there are no files transformers may make one up that knows special tokens only.

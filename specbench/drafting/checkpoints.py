@@ -13,8 +13,8 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from specbench import zoo
 from specbench.errors import UserError
+from specbench.hub import locate
 
 Shape = tuple[int, ...]
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def find_checkpoint(
     Raises:
         UserError: neither an embedded model, nor a folder, nor a hub id that can be fetched.
     """
-    folder = Path(zoo.resolve(name))
+    folder = Path(locate(name, revision, role))
     if folder.is_dir():
         return folder
     patterns = ["config.json", "*.safetensors"]

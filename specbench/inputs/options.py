@@ -1,18 +1,46 @@
-"""Settings as a person types them, into the frozen dataclass that declares them."""
+"""Settings as a person types them, into the frozen dataclass that declares them, and back."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from types import NoneType, UnionType
-from typing import Any
+from typing import Annotated, Any
 
 from specbench.errors import UserError
 
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of an options class, for a person to read.
+
+    Attributes:
+        type: such as "int", "float or none" or "int,int,...".
+        default: as it is typed; None where a value is required.
+        help: the text beside the type in `Annotated`; empty where there is none.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    help: str
+
+
+def describe(options: type) -> list[Option]:
+    """The fields of an options class, in their order."""
+    hints = typing.get_type_hints(options, include_extras=True)
+    described = []
+    for field in fields(options):
+        kind, help_text = hints[field.name], ""
+        if typing.get_origin(kind) is Annotated:
+            kind, help_text = kind.__origin__, str(kind.__metadata__[0])
+        described.append(Option(field.name, _kind_name(kind), _default(field), help_text))
+    return described
 
 
 def parse_options(owner: str, options: type, settings: Mapping[str, str]) -> Any:
@@ -23,7 +51,7 @@ def parse_options(owner: str, options: type, settings: Mapping[str, str]) -> Any
 
     Raises:
         UserError: an unknown option (the allowed ones are named), a value of another type, one
-            the dataclass itself refuses, or a required one that is missing.
+            that the dataclass itself refuses, or a required one that is missing.
     """
     kinds = typing.get_type_hints(options)
     known = {field.name: field for field in fields(options)}
@@ -31,8 +59,7 @@ def parse_options(owner: str, options: type, settings: Mapping[str, str]) -> Any
         allowed = ", ".join(known) or "none"
         raise UserError(f"{owner!r} has no option {key!r}; its options are: {allowed}.")
     for key, field in known.items():
-        required = field.default is MISSING and field.default_factory is MISSING
-        if required and key not in settings:
+        if _default(field) is None and key not in settings:
             raise UserError(f"{owner!r} needs the option {key!r}.")
     values = {key: _parse(f"{owner}.{key}", kinds[key], text) for key, text in settings.items()}
     try:
@@ -48,8 +75,23 @@ def as_typed(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
+def assignments(texts: Iterable[str]) -> dict[str, str]:
+    """``key=value`` texts of `--set` as a mapping; the last text of a key counts.
+
+    Raises:
+        UserError: a text without an equals sign.
+    """
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text} must look like key=value.")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
 def split_outside_brackets(text: str) -> list[str]:
-    """The parts of ``text`` between commas, those in square brackets aside: ``a[x=1,y=2],b``."""
+    """Split ``text`` at its commas, but not inside square brackets: ``a[x=1,y=2],b``."""
     return [part.strip() for part in re.split(r",(?![^\[\]]*\])", text) if part.strip()]
 
 
@@ -74,6 +116,22 @@ def expand(text: str) -> list[tuple[str, dict[str, str]]]:
             raise UserError(f"{key.strip()!r} is set twice in {text!r}: give key=value|value once.")
         axes[key.strip()] = [(key.strip(), value.strip()) for value in values.split("|")]
     return [(name.strip(), dict(choice)) for choice in itertools.product(*axes.values())]
+
+
+def _default(field: Any) -> str | None:
+    """The default of a dataclass field as it is typed, None where the field is required."""
+    if field.default_factory is not MISSING:
+        return as_typed(field.default_factory())
+    return None if field.default is MISSING else as_typed(field.default)
+
+
+def _kind_name(kind: Any) -> str:
+    if typing.get_origin(kind) in (UnionType, typing.Union):
+        return " or ".join(map(_kind_name, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        item = _kind_name(typing.get_args(kind)[0])
+        return f"{item},{item},..."
+    return "none" if kind is NoneType else str(kind.__name__)
 
 
 def _parse(option: str, kind: Any, text: str) -> Any:

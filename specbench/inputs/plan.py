@@ -5,22 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-
+from specbench import hub
 from specbench.core.drafter import Autoregressive, Drafter
 from specbench.core.sampling import Sampling
+from specbench.drafting.options import ModelOptions
 from specbench.errors import UserError
 from specbench.inputs import registry
-from specbench.inputs.options import expand, parse_options
+from specbench.inputs.devices import AUTO, choose_device, choose_dtype
+from specbench.inputs.options import as_typed, describe, expand, split_outside_brackets
 from specbench.inputs.pairs import find_pair
 from specbench.inputs.suite import Suite, load_suite, subset
-from specbench.zoo import resolve
 
 TINY_TARGET = "tiny-target"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+SET, BRACKETS = "--set", "in brackets"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,9 @@ class Settings:
     """A run as it was asked for; None and "auto" stand for the default.
 
     Attributes:
-        drafters: names, each with settings of its own where wanted: ``dflash[block_size=4|8]``.
+        drafters: texts of names with commas between them, each with settings of its own where
+            wanted: ``dflash[block_size=4|8],prompt-lookup``.
+        suites: texts of names or paths, with commas between them.
         revision: of the target's hub id.
         overrides: ``drafter.key=value`` texts.
         threads: CPU threads of torch.
@@ -43,8 +47,8 @@ class Settings:
     limit: int | None = None
     max_new_tokens: int | None = None
     sampling: Sampling = Sampling()
-    device: str = "auto"
-    dtype: str = "auto"
+    device: str = AUTO
+    dtype: str = AUTO
     seed: int = 0
     threads: int | None = None
     data_dir: Path | None = None
@@ -52,19 +56,35 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Arm:
+class PlannedArm:
     """One drafter with its settings.
 
     Attributes:
-        options: its settings as given, in text; `make` parses them.
+        name: of a drafter or a preset.
+        options: the drafter's own options object.
         draft_model: what it loads, as given; None where it loads nothing.
         found: where the draft model was found, for a person to read.
     """
 
     name: str
-    options: dict[str, str]
+    options: Any
     draft_model: str | None = None
     found: str = ""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The options that differ from the defaults of the name, as a person types them."""
+        preset = registry.find(self.name).settings
+        defaults = {option.name: option.default for option in describe(type(self.options))}
+        typed = {key: as_typed(value) for key, value in asdict(self.options).items()}
+        return {k: text for k, text in typed.items() if text != preset.get(k, defaults[k])}
+
+    @property
+    def label(self) -> str:
+        """Its name and settings, but for a draft model that nobody has set in them."""
+        hidden = () if self.found in (SET, BRACKETS) else ("model",)
+        shown = [f"{key}={text}" for key, text in self.settings.items() if key not in hidden]
+        return f"{self.name}[{','.join(shown)}]" if shown else self.name
 
     def make(self) -> Drafter:
         """The drafter, not yet bound."""
@@ -77,11 +97,11 @@ class Plan:
 
     Attributes:
         suites: only the chosen prompts, with the budget that applies.
-        device: "cpu" or "cuda"; ``dtype`` is a name in `DTYPES`.
+        device, dtype: words of `devices.DEVICES` and `devices.DTYPES`.
     """
 
     target: str
-    arms: tuple[Arm, ...]
+    arms: tuple[PlannedArm, ...]
     suites: tuple[Suite, ...]
     sampling: Sampling
     device: str
@@ -95,7 +115,7 @@ class Plan:
     def name(self) -> str:
         """The same for the same plan, so that the same command finds its run again."""
         facts = asdict(replace(self, arms=(), suites=())) | {
-            "arms": [(arm.name, arm.options) for arm in self.arms],
+            "arms": [(arm.name, arm.settings) for arm in self.arms],
             "suites": [
                 (s.name, s.sha256, s.max_new_tokens, [prompt.id for prompt in s.prompts])
                 for s in self.suites
@@ -129,97 +149,74 @@ def make_plan(settings: Settings) -> Plan:
         raise UserError(f"--thinking is on or off, not {settings.thinking!r}.")
     target = TINY_TARGET if settings.target is None else settings.target
     embedded = target == TINY_TARGET
-    device = choose_device("cpu" if embedded else "auto", settings.device)
+    device = choose_device(settings.device, "cpu" if embedded else AUTO)
     plan = Plan(
         target=target,
         arms=plan_arms(
-            (Autoregressive.name, *settings.drafters),
+            (Autoregressive.name, *_names("--drafter", settings.drafters)),
             target,
             settings.draft_model,
             settings.overrides,
         ),
-        suites=tuple(_chosen(name, settings) for name in dict.fromkeys(settings.suites)),
+        suites=tuple(_chosen(name, settings) for name in _names("--suite", settings.suites)),
         sampling=settings.sampling,
         device=device,
         dtype=choose_dtype(settings.dtype, device),
         seed=settings.seed,
-        # The embedded models gain nothing from a second thread, and with one that waits for a busy
-        # core every layer does.
+        # The embedded models gain nothing from a second thread: one that waits for a busy core
+        # delays every layer.
         threads=settings.threads or (1 if embedded else None),
         thinking=settings.thinking,
         revision=settings.revision,
     )
     for name in (plan.target, *(arm.draft_model for arm in plan.arms if arm.draft_model)):
         _refuse_missing_folder(name)
-    if plan.revision is not None and Path(resolve(plan.target)).is_dir():
+    if plan.revision is not None and hub.is_local(plan.target):
         raise UserError(
             f"--revision {plan.revision} is of a hub id, and the target {plan.target} is "
-            f"{'embedded' if resolve(plan.target) != plan.target else 'a folder'}: leave it out."
+            f"{'a folder' if Path(plan.target).is_dir() else 'embedded'}: leave it out."
         )
     return plan
 
 
 def plan_arms(
-    drafters: tuple[str, ...], target: str, draft_model: str | None, overrides: tuple[str, ...]
-) -> tuple[Arm, ...]:
+    drafters: Iterable[str], target: str, draft_model: str | None, overrides: tuple[str, ...]
+) -> tuple[PlannedArm, ...]:
     """Options and draft model of every drafter, each configuration once.
 
-    Settings in brackets (`options.expand`) go before ``overrides``. A drafter whose
-    options have a field `model` gets it from these, else from ``draft_model``, else from the
-    pairs it publishes. Where several lack the first, ``draft_model`` goes to the one among them
-    without a pair.
+    Settings in brackets (`options.expand`) go before ``overrides``, and these before a preset's.
+    A drafter whose options are `ModelOptions` gets its draft model from these, else from
+    ``draft_model``, else from the pairs it publishes. Where several lack the first,
+    ``draft_model`` goes to the one among them without a pair.
 
     Raises:
         UserError: an override of a drafter that is not run, a draft model that nobody or more
             than one could take, or none at all for a drafter that needs one.
     """
     wanted = [variant for text in drafters for variant in expand(text)]
-    kinds = {name: registry.drafter_class(name).Options for name, _ in wanted}
-    chosen = _split(overrides, tuple(kinds))
-    wanted = [(name, chosen[name] | options) for name, options in wanted]
-    lacking = dict.fromkeys(
-        name for name, options in wanted if _takes_model(kinds[name]) and "model" not in options
-    )
+    chosen = _split(overrides, dict.fromkeys(name for name, _ in wanted))
+    wanted = [(name, chosen[name] | settings) for name, settings in wanted]
+    lacking = dict.fromkeys(name for name, settings in wanted if _lacks_model(name, settings))
     receiver = _receiver(list(lacking), target) if draft_model else None
-    arms: dict[tuple[str, str], Arm] = {}
-    for name, options in wanted:
-        found = "--set" if "model" in chosen[name] else "in brackets"
-        if _takes_model(kinds[name]) and "model" not in options:
+    arms: list[PlannedArm] = []
+    for name, settings in wanted:
+        found = SET if "model" in chosen[name] else BRACKETS if "model" in settings else ""
+        if _lacks_model(name, settings):
             given = draft_model if name == receiver else None
-            options["model"], found = _draft_model(name, target, given)
-        key = name, repr(parse_options(name, kinds[name], options))
-        model = options["model"] if _takes_model(kinds[name]) else None
-        arms.setdefault(key, Arm(name, options, model, found if model else ""))
-    return tuple(arms.values())
+            settings["model"], found = _draft_model(name, target, given)
+        options = registry.make_options(name, settings)
+        model = options.model if isinstance(options, ModelOptions) else None
+        if not any((name, options) == (arm.name, arm.options) for arm in arms):
+            arms.append(PlannedArm(name, options, model, found or "preset" if model else ""))
+    return tuple(arms)
 
 
-def choose_device(default: str, wanted: str) -> str:
-    """ "cpu" or "cuda" from a device as asked for; "auto" takes ``default``, then what is there.
-
-    Raises:
-        UserError: another word, or CUDA that is not there.
-    """
-    device = default if wanted == "auto" else wanted
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device not in ("cpu", "cuda"):
-        raise UserError(f"--device is auto, cpu or cuda, not {wanted!r}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here; take --device cpu.")
-    return device
-
-
-def choose_dtype(wanted: str, device: str) -> str:
-    """A name in `DTYPES`; "auto" is float32 on a CPU and bfloat16 on CUDA.
-
-    Raises:
-        UserError: another word.
-    """
-    if wanted == "auto":
-        return "float32" if device == "cpu" else "bfloat16"
-    if wanted not in DTYPES:
-        raise UserError(f"--dtype is auto, {', '.join(DTYPES)}, not {wanted!r}.")
-    return wanted
+def _names(option: str, texts: Iterable[str]) -> list[str]:
+    """The different names that an option lists, with commas or several times."""
+    found = dict.fromkeys(name for text in texts for name in split_outside_brackets(text))
+    if not found:
+        raise UserError(f"{option} names nothing: `specbench list` shows what there is.")
+    return list(found)
 
 
 def _chosen(name: str, settings: Settings) -> Suite:
@@ -227,7 +224,7 @@ def _chosen(name: str, settings: Settings) -> Suite:
     return replace(suite, max_new_tokens=settings.max_new_tokens or suite.max_new_tokens)
 
 
-def _split(overrides: tuple[str, ...], names: tuple[str, ...]) -> dict[str, dict[str, str]]:
+def _split(overrides: tuple[str, ...], names: Iterable[str]) -> dict[str, dict[str, str]]:
     """``drafter.key=value`` texts by drafter."""
     chosen: dict[str, dict[str, str]] = {name: {} for name in names}
     for text in overrides:
@@ -238,7 +235,7 @@ def _split(overrides: tuple[str, ...], names: tuple[str, ...]) -> dict[str, dict
         if name not in chosen:
             raise UserError(
                 f"--set {text}: the drafter {name!r} is not part of this run, which has "
-                f"{', '.join(names)}."
+                f"{', '.join(chosen)}."
             )
         chosen[name][key] = value
     return chosen
@@ -251,8 +248,11 @@ def _refuse_missing_folder(name: str) -> None:
         raise UserError(f"There is no folder {name}: give one with a model in it, or a hub id.")
 
 
-def _takes_model(options: type) -> bool:
-    return any(field.name == "model" for field in fields(options))
+def _lacks_model(name: str, settings: dict[str, str]) -> bool:
+    """Whether a drafter loads a draft model, and neither a person nor its preset names it."""
+    if not issubclass(registry.options_class(name), ModelOptions):
+        return False
+    return "model" not in registry.find(name).settings | settings
 
 
 def _receiver(lacking: list[str], target: str) -> str:

@@ -1,108 +1,194 @@
-"""Finding drafters: entry points, looked up by name and imported only when used."""
+"""What is installed: entry points, looked up by name and imported only when used."""
 
 from __future__ import annotations
 
 import difflib
-import typing
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from specbench import zoo
 from specbench.errors import UserError
-from specbench.inputs.options import parse_options
+from specbench.inputs.options import as_typed, parse_options
+from specbench.inputs.tables import read_table
 
 if TYPE_CHECKING:
     from specbench.core.drafter import Drafter
 
-GROUP = "specbench.drafters"
+DRAFTERS = "specbench.drafters"
+TRAINERS = "specbench.trainers"
+GENERATORS = "specbench.generators"
+KINDS = {DRAFTERS: "drafter", TRAINERS: "training recipe", GENERATORS: "generator"}
+"""Entry-point groups, and what one entry of each is called.
+
+An entry names a class with its options as `Options`. The group ``<group>.options`` names that
+options class under the same name, in a module that imports no torch.
+"""
+
+PRESETS = "presets.toml"
+PRESETS_FORM = "It must hold [[preset]] tables with name, drafter, options and, optionally, note."
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A name for a drafter with settings: a row of `presets.toml` in the drafter's package."""
+
+    name: str
+    drafter: str
+    options: Mapping[str, Any]
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A drafter as its distribution announces it; nothing of it has been imported.
+    """A name as its distribution announces it; nothing of it has been imported.
 
     Attributes:
-        package: the importable package that holds its module and, where it has one, `pairs.toml`.
+        package: the importable package that holds its module and, where it has them, `pairs.toml`
+            and `presets.toml`.
         distribution: name and version.
+        entry: the entry point; that of its drafter for a preset.
     """
 
     name: str
     package: str
     distribution: str
     entry: EntryPoint
+    preset: Preset | None = None
+
+    @property
+    def base(self) -> str:
+        """The name of the class: a preset's is that of its drafter."""
+        return self.entry.name
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a preset sets, as a person types it."""
+        options = self.preset.options if self.preset else {}
+        return {key: as_typed(value) for key, value in options.items()}
 
 
-def registered() -> list[Registered]:
-    """All announced drafters by name, duplicates included."""
+def registered(group: str = DRAFTERS) -> list[Registered]:
+    """All announced names of a group, duplicates included; among the drafters also the presets.
+
+    Raises:
+        UserError: a preset that cannot be read, or whose drafter is not in its package.
+    """
     found = [
         Registered(
             name=entry.name,
             package=entry.module.rpartition(".")[0] or entry.module,
-            distribution=f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown",
+            distribution=_distribution(entry),
             entry=entry,
         )
-        for entry in entry_points(group=GROUP)
+        for entry in entry_points(group=group)
     ]
+    if group == DRAFTERS:
+        found += _presets(found)
     return sorted(found, key=lambda one: (one.name, one.distribution))
 
 
-def find(name: str) -> Registered:
-    """The one drafter called ``name``.
+def find(name: str, group: str = DRAFTERS) -> Registered:
+    """The one entry of ``group`` called ``name``.
 
     Raises:
         UserError: none (near names are given), or more than one distribution announces it.
     """
-    everything = registered()
+    everything = registered(group)
     matches = [one for one in everything if one.name == name]
     if not matches:
         raise UserError(
-            f"There is no drafter {name!r}.", _instead(name, {d.name for d in everything})
+            f"There is no {KINDS[group]} {name!r}.", _instead(name, {d.name for d in everything})
         )
     if len(matches) > 1:
         owners = " and ".join(one.distribution for one in matches)
         raise UserError(
-            f"The drafter {name!r} is announced by two distributions, {owners}:",
+            f"The {KINDS[group]} {name!r} is announced by two distributions, {owners}:",
             "uninstall one of them.",
         )
     return matches[0]
 
 
-def drafter_class(name: str) -> type[Drafter]:
+def load(name: str, group: str = DRAFTERS) -> Any:
     """Import the class behind ``name``.
 
     Raises:
         UserError: unknown or announced twice, it cannot be imported, or, for one of ours, another
             distribution has put files into the top-level package `drafters`.
     """
-    one = find(name)
-    if one.entry.module.partition(".")[0] == "drafters":
-        _refuse_foreign_owner()
-    try:
-        found = one.entry.load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"The drafter {name!r} of {one.distribution} cannot be imported: {error}.",
-            "Reinstall that distribution.",
-        ) from error
-    return typing.cast("type[Drafter]", found)
+    one = find(name, group)
+    return _import(one, one.entry, group)
 
 
-def make_drafter(name: str, settings: dict[str, str]) -> Drafter:
-    """The drafter ``name`` with its ``key: value`` settings, not yet bound to a target.
-
-    The option `model` may name an embedded model.
+def options_class(name: str, group: str = DRAFTERS) -> type:
+    """The options class behind ``name``, without torch where it is announced for itself.
 
     Raises:
-        UserError: see `drafter_class` and `options.parse_options`.
+        UserError: as `load`.
     """
-    kind = drafter_class(name)
-    options = parse_options(name, kind.Options, settings)
-    if "model" in settings:
-        options = replace(options, model=zoo.resolve(options.model))
-    return kind(options)
+    one = find(name, group)
+    for entry in entry_points(group=f"{group}.options"):
+        if (entry.name, _distribution(entry)) == (one.base, one.distribution):
+            return cast("type", _import(one, entry, group))
+    return cast("type", _import(one, one.entry, group).Options)
+
+
+def make_options(name: str, settings: Mapping[str, str]) -> Any:
+    """The options of a drafter from ``key: text`` settings; they go before those of a preset.
+
+    Raises:
+        UserError: as `load` and `options.parse_options`.
+    """
+    return parse_options(name, options_class(name), find(name).settings | dict(settings))
+
+
+def make_drafter(name: str, options: object) -> Drafter:
+    """The drafter ``name`` with its parsed options, not yet bound to a target.
+
+    Raises:
+        UserError: as `load`.
+    """
+    return cast("Drafter", load(name)(options))
+
+
+def _presets(drafters: list[Registered]) -> list[Registered]:
+    """The presets of the packages of ``drafters``."""
+    places = dict.fromkeys((one.package, one.distribution) for one in drafters)
+    return [
+        _with_preset(preset, package, distribution, drafters)
+        for package, distribution in places
+        for preset in read_table(package, distribution, PRESETS, Preset, PRESETS_FORM)
+    ]
+
+
+def _with_preset(
+    preset: Preset, package: str, distribution: str, drafters: list[Registered]
+) -> Registered:
+    place = package, distribution
+    for one in drafters:
+        if (one.name, one.package, one.distribution) == (preset.drafter, *place):
+            return Registered(preset.name, *place, one.entry, preset)
+    raise UserError(
+        f"The preset {preset.name!r} of {distribution} is for the drafter {preset.drafter!r}, "
+        f"which is not in its package {package}."
+    )
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
+
+
+def _import(one: Registered, entry: EntryPoint, group: str) -> Any:
+    if entry.module.partition(".")[0] == "drafters":
+        _refuse_foreign_owner()
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"The {KINDS[group]} {one.name!r} of {one.distribution} cannot be imported: {error}.",
+            "Reinstall that distribution.",
+        ) from error
 
 
 @cache

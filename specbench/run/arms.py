@@ -15,11 +15,11 @@ from specbench.core.drafter import Drafter, Unbound
 from specbench.core.rules import Rule
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
+from specbench.drafting.options import ModelOptions
 from specbench.errors import UserError
 from specbench.inputs import chat, registry
-from specbench.inputs.options import parse_options
-from specbench.inputs.plan import DTYPES, Plan
-from specbench.inputs.plan import Arm as PlannedArm
+from specbench.inputs.devices import torch_dtype
+from specbench.inputs.plan import Plan, PlannedArm
 from specbench.inputs.suite import Suite
 from specbench.records.environment import model_id
 from specbench.records.records import Cell, ModelId
@@ -172,7 +172,7 @@ def load(plan: Plan) -> tuple[Target, list[DrafterArm]]:
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
     target = Target.load(
-        plan.target, device=plan.device, dtype=DTYPES[plan.dtype], revision=plan.revision
+        plan.target, device=plan.device, dtype=torch_dtype(plan.dtype), revision=plan.revision
     )
     if target.tokenizer is None:
         raise UserError(
@@ -214,18 +214,16 @@ def _cell(
     identity: ModelId,
     suite: Suite,
 ) -> Cell:
-    kind = registry.drafter_class(planned.name)
+    kind: type[Drafter] = registry.load(planned.name)
     rule = drafter.rule.at(plan.sampling)
+    options = planned.options
+    revision = options.revision if isinstance(options, ModelOptions) else None
     cell = Cell(
         target=identity,
         drafter=planned.name,
         role=kind.role,
-        options=asdict(parse_options(planned.name, kind.Options, planned.options)),
-        draft_model=(
-            model_id(planned.draft_model, planned.options.get("revision"))
-            if planned.draft_model
-            else None
-        ),
+        options=asdict(options),
+        draft_model=model_id(planned.draft_model, revision) if planned.draft_model else None,
         width=drafter.width,
         rule="none" if kind.role == "baseline" else rule.name,
         lossless=rule.lossless,

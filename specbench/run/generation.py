@@ -1,98 +1,45 @@
-"""Text from one model alone: plain decoding, and what other kinds of model bring for themselves.
-
-A kind of model that is no `AutoModelForCausalLM` is announced under the entry-point group
-`specbench.generators`: a function that takes a name and gives a `Generator`, or None where
-the name holds another kind of model.
-"""
+"""Text from one model alone: plain decoding, and the kinds of model that are announced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Self
 
 import torch
 
 from specbench.core.decode import generate
 from specbench.core.drafter import Autoregressive
-from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.errors import UserError
-from specbench.zoo import resolve
-
-GROUP = "specbench.generators"
+from specbench.drafting.generation import Filled, Generator, TextRequest
+from specbench.inputs import registry
 
 
-Filled = tuple[list[int], list[int]]
-"""The slots that a step filled, counted from the prompt's end, and their tokens."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How a text is to be written.
-
-    Attributes:
-        length: slots in all, the most tokens of the text.
-        sampler, steps, block: of `specbench generate`; None takes the model's own way.
-        sampling: how tokens are drawn.
-        seed: of the draws.
-    """
-
-    length: int
-    sampler: str | None = None
-    steps: int | None = None
-    block: int | None = None
-    sampling: Sampling = Sampling()
-    seed: int = 0
-
-
-class Generator(Protocol):
-    """A model that writes text, step by step.
-
-    Attributes:
-        tokenizer: its tokenizer, or None.
-        stop_ids: ids that end a text.
-    """
-
-    tokenizer: Any
-    stop_ids: frozenset[int]
-
-    def steps(self, prompt: list[int], wanted: Wanted) -> Iterator[Filled]:
-        """What each step filled.
-
-        Raises:
-            UserError: settings that this model cannot be run with.
-        """
-        ...
-
-
-class PlainDecoding:
-    """An autoregressive model: a token a step, from the left."""
+class PlainDecoding(Generator):
+    """An autoregressive model: one token per step, from the left."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self.tokenizer = target.tokenizer
         self.stop_ids = target.stop_ids
 
-    def steps(self, prompt: list[int], wanted: Wanted) -> Iterator[Filled]:
-        """See `Generator`; the next slot and its token, to the stop token."""
-        given = {"--sampler": wanted.sampler, "--steps": wanted.steps, "--block": wanted.block}
-        wrong = [option for option, value in given.items() if value is not None]
-        if wrong:
-            raise UserError(
-                f"{self._target.name} is autoregressive, one token a step from the left: leave "
-                f"{' and '.join(wrong)} out."
-            )
+    @classmethod
+    def load(
+        cls, name: str, revision: str | None, *, device: torch.device, dtype: torch.dtype
+    ) -> Self:
+        """See `Generator`; whatever is no causal language model is refused."""
+        return cls(Target.load(name, device=device, dtype=dtype, revision=revision, role="model"))
+
+    def steps(self, prompt: list[int], request: TextRequest) -> Iterator[Filled]:
+        """See `Generator`; each step fills the next slot, up to the stop token."""
         drafter = Autoregressive()
         drafter.bind(self._target.view())
         output = generate(
             self._target,
             drafter,
             prompt,
-            wanted.length,
-            sampling=wanted.sampling,
-            seed=wanted.seed,
+            request.length,
+            sampling=request.sampling,
+            seed=request.seed,
         )
         return (([slot], [token]) for slot, token in enumerate(output.tokens))
 
@@ -100,14 +47,14 @@ class PlainDecoding:
 def load_generator(
     name: str, revision: str | None, *, device: torch.device, dtype: torch.dtype
 ) -> Generator:
-    """What writes text with the model ``name``: an embedded name, a folder or a hub id.
+    """Load what writes text with an embedded model, a folder or a hub id.
 
     Raises:
         UserError: it cannot be loaded.
     """
-    where = resolve(name)
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        found: Generator | None = point.load()(where, revision, device=device, dtype=dtype)
+    for one in registry.registered(registry.GENERATORS):
+        kind: type[Generator] = registry.load(one.name, registry.GENERATORS)
+        found = kind.load(name, revision, device=device, dtype=dtype)
         if found is not None:
             return found
-    return PlainDecoding(Target.load(where, device=device, dtype=dtype, revision=revision))
+    return PlainDecoding.load(name, revision, device=device, dtype=dtype)

@@ -24,7 +24,7 @@ from specbench.api import Autoregressive, Drafter, Sampling, Target
 from specbench.clock import PhaseProbe
 from specbench.core.decode import generate
 from specbench.inputs.plan import TINY_TARGET, plan_arms
-from specbench.inputs.registry import make_drafter
+from specbench.inputs.registry import make_drafter, make_options
 from specbench.inputs.suite import load_suite
 from specbench.run.measure import timed_answer
 from specbench.zoo import resolve
@@ -128,7 +128,7 @@ def dflash_rows(
         ("golden", golden, str(GOLDEN / "draft"), [c["prompt"] for c in cases][: len(prompts)]),
         ("tiny", tiny, resolve("tiny-dflash"), prompts),
     ):
-        drafter = make_drafter("dflash", {"model": draft})
+        drafter = make_drafter("dflash", make_options("dflash", {"model": draft}))
         rows.append(
             compare(
                 f"DFlash / dflash package, {name}",

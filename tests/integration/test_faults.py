@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from specbench.core.rules import REJECT, WALK, Rule
 from specbench.core.sampling import Sampling
 from specbench.core.verifier import Verifier
 from specbench.errors import UserError
-from specbench.inputs import registry
 from specbench.inputs.plan import Plan, Settings, make_plan
 from specbench.records.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.records.store import HELD
@@ -23,6 +21,7 @@ from specbench.run import runner
 from specbench.run.lossless import Judge
 from specbench.run.runner import Observer
 from specbench.run.runner import run as run_plan
+from tests.helpers.installed import install
 
 
 class Sick(Autoregressive):
@@ -65,9 +64,7 @@ class _Sick(DraftSession):
 @pytest.fixture(autouse=True)
 def sick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The drafter is installed, and well."""
-    entry = EntryPoint(Sick.name, f"{__name__}:Sick", registry.GROUP)
-    installed = [*registry.registered(), registry.Registered("sick", __name__, "tests 1", entry)]
-    monkeypatch.setattr(registry, "registered", lambda: installed)
+    install(monkeypatch, Sick)
     monkeypatch.setattr(Sick, "bound", 0)
     return monkeypatch
 
@@ -337,9 +334,9 @@ def test_broken_output_has_no_speedup_until_it_is_allowed(
     """In every format, and by the exit code of the command."""
     import json
 
-    import typer
+    from typer.testing import CliRunner
 
-    from specbench.cli.run import run
+    from specbench.cli import app
     from specbench.report import render, summarise
 
     kept = Verifier._commit
@@ -352,11 +349,10 @@ def test_broken_output_has_no_speedup_until_it_is_allowed(
     sick.setattr(Verifier, "_commit", careless)
     sick.setattr("sys.argv", ["specbench", "run"])
     sick.chdir(tmp_path)
-    asked = {"drafter": ["sick"], "target": str(target), "limit": 1, "device": "cpu"}
-    for allowed, code in ((False, 1), (True, 0)):
-        with pytest.raises(typer.Exit) as stop:
-            run(**asked, max_new_tokens=6, out=Path("r"), allow_broken=allowed)  # type: ignore[arg-type]
-        assert stop.value.exit_code == code
+    asked = ["run", "--drafter", "sick", "--target", str(target), "--limit", "1", "--out", "r"]
+    asked += ["--device", "cpu", "--max-new-tokens", "6"]
+    for allowed, code in ((), 1), (("--allow-broken",), 0):
+        assert CliRunner().invoke(app, [*asked, *allowed]).exit_code == code
     for allowed in (False, True):
         summary = summarise([Path("r")], allow_broken=allowed)
         (row,) = [r for r in json.loads(render(summary, "json"))["rows"] if r["drafter"] == "sick"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import UserError
-from specbench.inputs.registry import make_drafter, registered
+from specbench.inputs.plan import plan_arms
+from specbench.inputs.registry import make_options, registered
 from specbench.testing import CONTRACT, Check, tiny_target
 from tests.helpers.commands import call
 
@@ -33,14 +34,15 @@ def test_it_is_listed_with_its_distribution() -> None:
 
 
 def test_its_options_are_parsed_and_checked() -> None:
-    assert make_drafter("echo-last", {"tokens": "5"}).options.tokens == 5
+    assert make_options("echo-last", {"tokens": "5"}).tokens == 5
     with pytest.raises(UserError, match=r"no option 'token'.*tokens"):
-        make_drafter("echo-last", {"token": "5"})
+        make_options("echo-last", {"token": "5"})
 
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_it_passes_the_contract(check: Check) -> None:
-    check(tiny_target(layers=1, context=64), lambda: make_drafter("echo-last", {}))
+    [arm] = plan_arms(("echo-last",), "any", None, ())
+    check(tiny_target(layers=1, context=64), arm.make)
 
 
 def test_it_is_run_and_reported(target: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.helpers.commands import call, specbench
 
 for module in ("specbench.run.runner", "specbench.report", "specbench.cli.live"):
     import_module(module)  # Once here, instead of in every child; so is the look-up.
-registry.drafter_class("prompt-lookup")
+registry.load("prompt-lookup")
 
 CONTEXT = multiprocessing.get_context("fork")
 TIMINGS = ("prefill_seconds", "decode_seconds", "peak_memory_bytes")

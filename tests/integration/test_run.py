@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
-from specbench.cli.run import run
+from specbench.cli import app
 from specbench.core import rules
 from specbench.core.drafter import Autoregressive, Commit, Drafter, DraftSession, Request
 from specbench.core.proposal import Proposal
@@ -21,13 +21,14 @@ from specbench.core.rules import REJECT, WALK, Rule, walk
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
 from specbench.errors import UserError
-from specbench.inputs import chat, registry
+from specbench.inputs import chat
 from specbench.inputs.plan import Plan, Settings, make_plan
 from specbench.records.records import SAMPLES, Cell, Sample, Verdict, load_manifest, load_samples
 from specbench.records.traces import PHASES, TRACES, load_traces, split
 from specbench.run import arms, runner
 from specbench.run.runner import run as run_plan
 from tests.helpers.commands import call
+from tests.helpers.installed import install
 from tests.helpers.observers import Recorder
 
 
@@ -76,13 +77,7 @@ class _Sampling(DraftSession):
 @pytest.fixture
 def plugged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The drafters of this file, installed."""
-    for kind in (Faulty, Sampler):
-        entry = EntryPoint(kind.name, f"{__name__}:{kind.__name__}", registry.GROUP)
-        one = registry.Registered(kind.name, __name__, "tests 1", entry)
-        installed = registry.registered()
-        monkeypatch.setattr(
-            registry, "registered", lambda installed=installed, one=one: [*installed, one]
-        )
+    install(monkeypatch, Faulty, Sampler)
     monkeypatch.setattr(Faulty, "opened", 0)
 
 
@@ -263,12 +258,10 @@ def test_failures_make_the_exit_code(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["specbench", "run"])
     monkeypatch.chdir(tmp_path)
-    import typer
-
+    asked = ["run", "--drafter", "faulty", "--target", str(target), "--limit", "2"]
+    asked += ["--max-new-tokens", "4", "--device", "cpu"]
     for _ in ("measured", "finished before"):
-        with pytest.raises(typer.Exit) as stop:
-            run(drafter=["faulty"], target=str(target), limit=2, max_new_tokens=4, device="cpu")
-        assert stop.value.exit_code == 1
+        assert CliRunner().invoke(app, asked).exit_code == 1
 
 
 def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) -> None:

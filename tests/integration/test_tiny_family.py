@@ -13,20 +13,13 @@ from specbench.core.decode import Output, generate
 from specbench.errors import UserError
 from specbench.inputs import chat
 from specbench.inputs.plan import TINY_TARGET, plan_arms
-from specbench.inputs.registry import BASELINE, make_drafter, registered
-from specbench.inputs.suite import load_suite, subset
+from specbench.inputs.registry import make_drafter, make_options, registered
+from specbench.inputs.suite import list_suites, load_suite, subset
 from specbench.testing import assert_counts, plain
-from specbench.zoo import resolve
-from tests.helpers.data import DATA
+from tests.helpers.data import require_rows
 from tests.helpers.eagle1_head import write_eagle1_head
 
-SUITES = {
-    "smoke": None,
-    "mt-bench": "mt_bench_question.jsonl",
-    "gsm8k": "gsm8k_test.jsonl",
-    "math-500": "math500_test.jsonl",
-    "humaneval": "HumanEval.jsonl.gz",
-}
+SUITES = {card.name: card for card in list_suites()}
 PROMPTS, TOKENS = 6, 32
 # No head of these is embedded: one is made from the target.
 MADE_HERE = ("eagle1", "eagle2")
@@ -35,7 +28,7 @@ OURS = [r.name for r in registered() if r.package.startswith("drafters.")]
 
 @cache
 def target() -> Target:
-    return Target.load(resolve(TINY_TARGET))
+    return Target.load(TINY_TARGET)
 
 
 @cache
@@ -43,7 +36,7 @@ def drafter(name: str) -> Drafter:
     if name in MADE_HERE:
         return with_a_head_made_here(name)
     try:
-        made = plan_arms((BASELINE, name), TINY_TARGET, None, ())[1].make()
+        made = plan_arms((name,), TINY_TARGET, None, ())[0].make()
     except UserError as error:
         pytest.skip(f"no embedded draft: {error}")
     made.bind(target().view())
@@ -57,7 +50,7 @@ def with_a_head_made_here(name: str) -> Drafter:
     ]
     with tempfile.TemporaryDirectory() as folder:
         write_eagle1_head(target(), texts, Path(folder))
-        made = make_drafter(name, {"model": folder})
+        made = make_drafter(name, make_options(name, {"model": folder}))
         made.bind(target().view())
     return made
 
@@ -65,10 +58,8 @@ def with_a_head_made_here(name: str) -> Drafter:
 @cache
 def prompts(suite: str) -> list[list[int]]:
     """First turns of the suite's first prompts, in its fixed order."""
-    file = SUITES[suite]
-    if file is not None and not (DATA / file).is_file():
-        pytest.skip(f"{file} is not in SPECBENCH_DATA or ../shared/data")
-    chosen = subset(load_suite(suite, DATA if file else None), PROMPTS).prompts
+    data_dir = require_rows(SUITES[suite])
+    chosen = subset(load_suite(suite, data_dir), PROMPTS).prompts
     return [
         chat.encode(target().tokenizer, [{"role": "user", "content": p.turns[0]}], "off")
         for p in chosen

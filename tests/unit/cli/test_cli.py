@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from specbench import __version__, cli
+from specbench.errors import UserError
+from specbench.inputs import registry
 
 INVOKE = "import sys; sys.argv[1:] = {arguments!r}; from specbench.cli import main; main()"
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({modules!r})); " + INVOKE
@@ -31,6 +33,7 @@ def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["train", "--help"], "target"),
         (["list", "drafters"], "prompt-lookup\tdrafters.prompt_lookup.draft:PromptLookup"),
         (["list", "suites"], "gsm8k\t1319"),
+        (["list", "suites"], "arXiv 2306.05685"),
         (["list", "pairs"], "Qwen/Qwen3-8B\tdflash\tz-lab/Qwen3-8B-DFlash-b16"),
         (["--version"], f"specbench {__version__}"),
     ],
@@ -41,19 +44,56 @@ def test_help_and_lists_need_no_torch(arguments: list[str], expected: str) -> No
     assert expected in done.stdout
 
 
+NAMES = sorted({one.name for group in registry.KINDS for one in registry.registered(group)})
+
+
+def test_no_list_imports_torch() -> None:
+    """Every form of `specbench list`, and the options of every name that is installed."""
+    forms = [[form] for form in ("drafters", "suites", "pairs")]
+    forms += [["options", name] for name in NAMES]
+    program = (
+        "import sys\n"
+        "from specbench.cli import app\n"
+        f"for form in {forms!r}:\n"
+        "    app(['list', *form], standalone_mode=False)\n"
+        f"    print('after', form, [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("after")]
+    assert told == [f"after {form} []" for form in forms]
+
+
 @pytest.mark.parametrize(
-    ("drafter", "expected"),
+    ("name", "expected"),
     [
-        ("dflash", "candidates\t1\tmore than one verifies"),
-        ("eagle3-chain8", "top_k\t1\tnodes expanded a level"),  # Said in the base of its base.
-        ("specdiff2", "tokens\t16\tthe most tokens drafted a round."),
-        ("autoregressive", "option\tdefault\tmeaning"),
+        ("dflash", "drafter dflash: --set dflash.KEY=VALUE or --drafter dflash[KEY=VALUE]"),
+        ("dflash", "candidates\tint\t1\tAbove 1: verify"),
+        ("dflash", "training recipe dflash: specbench train dflash --set KEY=VALUE"),
+        ("diffusion", "generator diffusion: specbench generate --set KEY=VALUE"),
+        ("diffusion", "steps\tint or none\tnone\tForwards in all"),
+        ("eagle3", "total_tokens\tint\t60\t"),
+        ("eagle3-chain8", "total_tokens\tint\t8\t"),
+        ("draft-model", "model\tstr\trequired\t"),
+        ("autoregressive", "option\ttype\tdefault\tmeaning"),
     ],
 )
-def test_a_drafter_s_options_are_listed(drafter: str, expected: str) -> None:
-    done = CliRunner().invoke(cli.app, ["list", "options", drafter])
+def test_settings_are_listed(name: str, expected: str) -> None:
+    done = CliRunner().invoke(cli.app, ["list", "options", name])
     assert done.exit_code == 0
     assert expected in done.stdout
+
+
+def test_options_of_an_unknown_name() -> None:
+    with pytest.raises(UserError, match=r"no drafter 'dflsh'.*Did you mean dflash"):
+        CliRunner().invoke(cli.app, ["list", "options", "dflsh"], catch_exceptions=False)
+
+
+def test_presets_are_listed_with_what_they_set() -> None:
+    done = CliRunner().invoke(cli.app, ["list", "drafters"])
+    assert "eagle3-chain16\teagle3[top_k=1,depth=14,total_tokens=16]" in done.stdout
 
 
 def test_the_check_above_can_fail() -> None:
@@ -76,6 +116,7 @@ def test_python_m() -> None:
     [
         (["--drafter", "dflsh"], "Did you mean dflash?"),
         (["--drafter", "prompt-lookup", "--suite", "smok"], "smoke"),
+        (["--drafter", ","], "--drafter names nothing"),
         (["--drafter", "prompt-lookup", "--top-p", "0"], "top_p must lie in (0, 1]"),
         (["--drafter", "prompt-lookup", "--set", "prompt-lookup.x=1"], "no option 'x'"),
         (["--drafter", "prompt-lookup", "--device", "tpu"], "auto, cpu or cuda"),
@@ -103,7 +144,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["run", "tune", "verify"])
+@pytest.mark.parametrize("command", ["run", "tune", "distribution", "verify"])
 def test_a_revision_goes_with_the_target(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

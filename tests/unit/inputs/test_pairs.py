@@ -18,7 +18,7 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package.mkdir()
     (package / "__init__.py").write_text("raise ImportError('must not be imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    entry = EntryPoint("other", "other_drafter.draft:Other", registry.GROUP)
+    entry = EntryPoint("other", "other_drafter.draft:Other", registry.DRAFTERS)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     return package
 
@@ -28,21 +28,21 @@ def test_ours() -> None:
     assert found is not None
     assert found.draft == "z-lab/Qwen3-8B-DFlash-b16"
     assert pairs.find_pair("draft-model", "tiny-target") == pairs.Pair(
-        "draft-model", "tiny-target", "tiny-draft-lm", "embedded"
+        "tiny-target", "tiny-draft-lm", "embedded"
     )
     assert pairs.find_pair("dflash", "nobody/knows") is None
     assert pairs.find_pair("autoregressive", "Qwen/Qwen3-8B") is None
 
 
 def test_targets_that_cannot_run_say_so() -> None:
-    noted = {pair.target: pair.note for pair in pairs.all_pairs() if pair.drafter == "dflash"}
+    noted = {pair.target: pair.note for drafter, pair in pairs.all_pairs() if drafter == "dflash"}
     assert "not supported" in noted["Qwen/Qwen3.5-9B"]
     assert "not supported" not in noted["Qwen/Qwen3-8B"]
 
 
 def test_a_plug_ins_pairs_are_read_without_importing_it(plug_in: Path) -> None:
     (plug_in / pairs.FILE).write_text('[[pair]]\ntarget = "a/t"\ndraft = "a/d"\n')
-    assert pairs.all_pairs() == [pairs.Pair("other", "a/t", "a/d")]
+    assert pairs.all_pairs() == [("other", pairs.Pair("a/t", "a/d"))]
 
 
 def test_a_row_may_be_for_some_drafters_of_a_package(plug_in: Path) -> None:
@@ -51,7 +51,8 @@ def test_a_row_may_be_for_some_drafters_of_a_package(plug_in: Path) -> None:
         for names, draft in (("['another']", "no"), ("['another', 'oth*']", "yes"))
     )
     (plug_in / pairs.FILE).write_text(rows)
-    assert pairs.all_pairs() == [pairs.Pair("other", "a/t", "yes")]
+    [(drafter, pair)] = pairs.all_pairs()
+    assert (drafter, pair.target, pair.draft) == ("other", "a/t", "yes")
 
 
 def test_heads_of_eagle_go_to_the_drafters_that_run_them() -> None:
@@ -63,6 +64,7 @@ def test_heads_of_eagle_go_to_the_drafters_that_run_them() -> None:
         "eagle3-chain8": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
         "eagle1": "yuhuili/EAGLE-LLaMA3.1-Instruct-8B",
     }
+    assert "eagle3-chain8" not in {drafter for drafter, _ in pairs.all_pairs()}
 
 
 def test_a_drafter_without_pairs(plug_in: Path) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from drafters.prompt_lookup.options import PromptLookupOptions
+from specbench.core.options import NoOptions
 from specbench.core.sampling import Sampling
 from specbench.errors import UserError
-from specbench.inputs import plan as planning
+from specbench.inputs import devices, registry
 from specbench.inputs.plan import Settings, make_plan, plan_arms
 
 TINY = Settings(drafters=("prompt-lookup",), suites=("smoke",), limit=3)
@@ -91,10 +93,40 @@ def test_a_drafter_in_several_configurations_is_several_arms_each_once() -> None
     texts = ("autoregressive", "prompt-lookup", "prompt-lookup[tokens=4|10]")
     arms = plan_arms(texts, "a/b", None, ("prompt-lookup.max_ngram=2",))
     assert [(arm.name, arm.options) for arm in arms] == [
-        ("autoregressive", {}),
-        ("prompt-lookup", {"max_ngram": "2"}),
-        ("prompt-lookup", {"max_ngram": "2", "tokens": "4"}),
+        ("autoregressive", NoOptions()),
+        ("prompt-lookup", PromptLookupOptions(max_ngram=2)),
+        ("prompt-lookup", PromptLookupOptions(max_ngram=2, tokens=4)),
     ]
+    assert arms[2].label == "prompt-lookup[tokens=4,max_ngram=2]"
+
+
+def test_settings_are_what_a_person_types_to_get_the_arm() -> None:
+    texts = ("prompt-lookup[tokens=4]", "eagle3-chain16[depth=3]", "specdiff2[model=mine]")
+    arms = plan_arms(texts, "tiny-target", None, ("eagle3-chain16.rope_theta=10000",))
+    assert [arm.settings for arm in arms] == [
+        {"tokens": "4"},
+        {"model": "tiny-eagle3", "depth": "3", "rope_theta": "10000.0"},
+        {"model": "mine"},
+    ]
+    for arm in arms:
+        assert registry.make_options(arm.name, arm.settings) == arm.options
+    # A draft model that was found is not said again; one that was set is.
+    assert [arm.label for arm in arms] == [
+        "prompt-lookup[tokens=4]",
+        "eagle3-chain16[depth=3,rope_theta=10000.0]",
+        "specdiff2[model=mine]",
+    ]
+
+
+def test_a_run_keeps_its_name() -> None:
+    """Else a command that was given before would begin its run anew."""
+    demo = Settings(
+        drafters=("dflash,eagle3,eagle3-chain16,diffuspec,specdiff2,draft-model,prompt-lookup",),
+        suites=("smoke",),
+        limit=16,
+        max_new_tokens=64,
+    )
+    assert make_plan(demo).name == "tiny-target-0389ecb4"
 
 
 @pytest.mark.parametrize(
@@ -129,15 +161,15 @@ def test_refusals(
 
 def test_devices_and_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert planning.choose_device("auto", "auto") == "cuda"
-    assert planning.choose_device("cpu", "auto") == "cpu"
-    assert planning.choose_device("cpu", "cuda") == "cuda"
-    assert planning.choose_dtype("auto", "cuda") == "bfloat16"
+    assert devices.choose_device("auto") == "cuda"
+    assert devices.choose_device("auto", "cpu") == "cpu"
+    assert devices.choose_device("cuda", "cpu") == "cuda"
+    assert devices.choose_dtype("auto", "cuda") == "bfloat16"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert planning.choose_device("auto", "auto") == "cpu"
+    assert devices.choose_device("auto") == "cpu"
     with pytest.raises(UserError, match="torch sees no CUDA device"):
-        planning.choose_device("auto", "cuda")
+        devices.choose_device("cuda")
     with pytest.raises(UserError, match="auto, cpu or cuda, not 'tpu'"):
-        planning.choose_device("auto", "tpu")
+        devices.choose_device("tpu")
     with pytest.raises(UserError, match="not 'int8'"):
-        planning.choose_dtype("int8", "cpu")
+        devices.choose_dtype("int8", "cpu")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from specbench.core.drafter import Autoregressive
+from specbench.core.options import NoOptions
 from specbench.errors import UserError
 from specbench.inputs import registry
 
@@ -27,7 +28,7 @@ def announce(monkeypatch: pytest.MonkeyPatch, *drafters: tuple[str, str, str]) -
     """Let exactly these (name, value, distribution) be installed."""
     entries = []
     for name, value, owner in drafters:
-        entry = EntryPoint(name, value, registry.GROUP)
+        entry = EntryPoint(name, value, registry.DRAFTERS)
         vars(entry)["dist"] = _Distribution(owner)
         entries.append(entry)
     monkeypatch.setattr(registry, "entry_points", lambda group: entries)
@@ -40,7 +41,7 @@ def test_ours_are_announced() -> None:
 
 
 def test_make_drafter_is_the_announced_class() -> None:
-    assert isinstance(registry.make_drafter("autoregressive", {}), Autoregressive)
+    assert isinstance(registry.make_drafter("autoregressive", NoOptions()), Autoregressive)
 
 
 def test_unknown_name_says_near_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def test_duplicate_names_both_distributions(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_module_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     announce(monkeypatch, ("gone", "specbench.nowhere:C", "acme"))
     with pytest.raises(UserError, match=r"'gone' of acme 1\.0 cannot be imported"):
-        registry.drafter_class("gone")
+        registry.load("gone")
 
 
 def test_a_second_owner_of_drafters_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +69,6 @@ def test_a_second_owner_of_drafters_is_named(monkeypatch: pytest.MonkeyPatch) ->
     registry._owners.cache_clear()
     monkeypatch.setattr(registry, "packages_distributions", lambda: owners)
     with pytest.raises(UserError, match="more than one distribution: drafters, specbench-harness"):
-        registry.drafter_class("prompt-lookup")
-    assert registry.drafter_class("autoregressive") is Autoregressive
+        registry.load("prompt-lookup")
+    assert registry.load("autoregressive") is Autoregressive
     registry._owners.cache_clear()

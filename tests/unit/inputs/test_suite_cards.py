@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from specbench.inputs.suite import Card, Suite, list_suites, load_suite
-from tests.helpers.data import DATA
+from specbench.inputs.suite import (
+    PUBLISHED_MAX_NEW_TOKENS,
+    Card,
+    Suite,
+    list_suites,
+    load_suite,
+)
+from tests.helpers.data import DATA, require_rows
 
 CARDS = {card.name: card for card in list_suites()}
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -18,9 +24,7 @@ CODE = (
 
 
 def rows_of(card: Card) -> Suite:
-    if card.embedded is None and not any((DATA / name).is_file() for name in card.files):
-        pytest.skip(f"{card.files[0]} is not in SPECBENCH_DATA or ../shared/data")
-    return load_suite(card.name, DATA if DATA.is_dir() else None)
+    return load_suite(card.name, require_rows(card))
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
@@ -35,7 +39,7 @@ def test_a_card_is_complete(card: Card) -> None:
     assert "{prompt}" in card.template
     assert len(card.sha256) == 64
     assert (card.embedded is None) == (card.hub is not None) == bool(card.files)
-    assert card.max_new_tokens == (128 if card.name == "smoke" else 2048)
+    assert card.max_new_tokens == PUBLISHED_MAX_NEW_TOKENS or card.embedded is not None
     assert (card.fields.id is None) == (card.fields.first is not None)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from specbench import hub
 from specbench.core import target as loading
 from specbench.core.decode import Decoding
 from specbench.core.drafter import Autoregressive, Request, Unbound
@@ -41,6 +42,7 @@ def test_every_copy_of_a_target_is_of_the_revision_that_is_recorded(
     asked: list[tuple[str, str]] = []
     for kind in (AutoModelForCausalLM, AutoTokenizer):
         monkeypatch.setattr(loading, kind.__name__, Hub(kind, asked))
+    monkeypatch.setattr(hub, "outage", lambda: None)
     cached = {"v2": "/hub/snapshots/c0ffee/config.json"}
     monkeypatch.setattr(
         environment, "try_to_load_from_cache", lambda name, file, revision: cached[revision]

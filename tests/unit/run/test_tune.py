@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from specbench.cli import app
 from specbench.cli.tune import _labels
-from specbench.cli.tune import tune as command
 from specbench.core.target import Target
 from specbench.errors import UserError
 from specbench.inputs.plan import Settings, make_plan
@@ -70,8 +71,9 @@ def test_configurations_of_one_drafter_are_told_apart() -> None:
 def test_it_is_not_measured_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(tuning, "tune", None)
-    with pytest.raises(UserError, match=r"tune\.json cannot be written"):
-        command(["prompt-lookup"], out=tmp_path / "file")
+    asked = ["tune", "--drafter", "prompt-lookup", "--out", str(tmp_path / "file")]
+    with pytest.raises(UserError, match="file cannot be made"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
 def test_it_is_written_and_read_back(tuned: tuning.Tuning, tmp_path: Path) -> None:

@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from drafters.diffusion.generate import DiffusionGenerator, load
-from specbench import cli, zoo
+from drafters.diffusion.generate import DiffusionGenerator
+from drafters.diffusion.options import MULTI_BLOCK, SAMPLERS
+from drafters.diffusion.sampling import ORDERS
+from specbench import cli
 from specbench.api import Sampling, Target, UserError
+from specbench.drafting.generation import Filled, TextRequest
 from specbench.inputs import chat
-from specbench.run.generation import Filled, Wanted
 from specbench.testing import plain, tiny_target
 from tests.helpers.diffusion_drafts import save_twin, tokenizer
 
 PROMPT = [7, 3, 21, 40, 3]
 MASK = 64
+GREEDY = Sampling()
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +36,29 @@ def folder(target: Target, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def full(folder: str) -> DiffusionGenerator:
-    found = load(folder, None, device=torch.device("cpu"), dtype=torch.float32)
-    assert found is not None
-    return found
+    return load(folder)
 
 
 @pytest.fixture(scope="module")
 def causal(target: Target, tmp_path_factory: pytest.TempPathFactory) -> DiffusionGenerator:
-    folder = save_twin(target, tmp_path_factory.mktemp("causal"), block_size=4)
-    found = load(folder, None, device=torch.device("cpu"), dtype=torch.float32)
+    return load(save_twin(target, tmp_path_factory.mktemp("causal"), block_size=4))
+
+
+def load(folder: str) -> DiffusionGenerator:
+    found = DiffusionGenerator.load(folder, None, device=torch.device("cpu"), dtype=torch.float32)
     assert found is not None
     return found
 
 
-def run(generator: DiffusionGenerator, length: int = 8, **given: Any) -> list[Filled]:
-    return list(generator.steps(PROMPT, Wanted(length, **given)))
+def run(
+    generator: DiffusionGenerator,
+    length: int = 8,
+    sampling: Sampling = GREEDY,
+    seed: int = 0,
+    **options: Any,
+) -> list[Filled]:
+    request = TextRequest(length, generator.Options(**options), sampling, seed)
+    return list(generator.steps(PROMPT, request))
 
 
 def text(steps: list[tuple[list[int], list[int]]]) -> list[int]:
@@ -96,13 +107,11 @@ def test_a_block_causal_models_blocks_are_its_own(causal: DiffusionGenerator) ->
     assert sorted(order[3:7]) == [3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        "low_confidence", "random", "entropy", "topk_margin", "maskgit_plus", "origin",
-        "first_hitting", "multi_block",
-    ],
-)  # fmt: skip
+def test_every_sampler_is_an_option() -> None:
+    assert set(SAMPLERS) == {*ORDERS, MULTI_BLOCK}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_fills_the_text(
     sampler: str, full: DiffusionGenerator, causal: DiffusionGenerator
 ) -> None:
@@ -126,9 +135,7 @@ def test_nothing_is_filled_behind_the_block_with_a_stop_token(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"sampler": "best"}, "multi_block"),
         ({"sampler": "first_hitting", "steps": 3}, "8 steps, not 3"),
-        ({"sampler": "multi_block", "steps": 3}, "leave --steps out"),
         ({"block": 2, "steps": 3}, "too few for 4 blocks"),
         ({"length": 60}, "5 tokens and 60 new ones"),
     ],
@@ -140,6 +147,22 @@ def test_settings_that_do_not_fit_are_refused(
         run(full, **given)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampler": "best"}, "multi_block, not 'best'"),
+        ({"sampler": "multi_block", "steps": 3}, "leave steps out"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"block": 0}, "block must be at least 1"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        DiffusionGenerator.Options(**options)
+
+
 def test_a_block_causal_model_keeps_its_block(causal: DiffusionGenerator) -> None:
     with pytest.raises(UserError, match="in blocks of 4"):
         run(causal, block=8)
@@ -147,7 +170,8 @@ def test_a_block_causal_model_keeps_its_block(causal: DiffusionGenerator) -> Non
 
 def test_an_autoregressive_folder_is_not_taken(target: Target, tmp_path: Path) -> None:
     target.model.save_pretrained(tmp_path)
-    assert load(str(tmp_path), None, device=torch.device("cpu"), dtype=torch.float32) is None
+    device, dtype = torch.device("cpu"), torch.float32
+    assert DiffusionGenerator.load(str(tmp_path), None, device=device, dtype=dtype) is None
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -167,27 +191,28 @@ def test_the_command_shows_the_steps_of_a_diffusion_model(
     command(monkeypatch, *asked)
     assert "name a model that has its with --tokenizer" in capsys.readouterr().err
     tokenizer([f"w{i}" for i in range(64)]).save_pretrained(tmp_path)
-    command(monkeypatch, *asked, "--tokenizer", str(tmp_path), "--steps", "3", "--trace")
+    command(monkeypatch, *asked, "--tokenizer", str(tmp_path), "--set", "steps=3", "--trace")
     out, err = capsys.readouterr()
     *trace, said = out.splitlines()
     assert [line.count("·") for line in trace] == [4, 2, 0]
     assert "6 tokens, 3 steps" in err
     assert sorted(err.splitlines()[-1].split()) == ["1", "1", "2", "2", "3", "3"]
     monkeypatch.undo()
-    found = load(folder, None, device=torch.device("cpu"), dtype=torch.float32)
-    assert found is not None
-    assert said == " ".join(f"w{token}" for token in text(run(found, 6, steps=3)))
+    filled = text(run(load(folder), 6, steps=3))
+    assert said == " ".join(f"w{token}" for token in filled)
 
 
 def test_the_command_decodes_an_autoregressive_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = Target.load(zoo.resolve("tiny-target"))
+    target = Target.load("tiny-target")
     prompt = chat.encode(target.tokenizer, [{"role": "user", "content": "hi"}], "off")
     asked = ("--model", "tiny-target", "--prompt", "hi")
     command(monkeypatch, *asked, "--length", "5")
     out, err = capsys.readouterr()
     assert out == target.tokenizer.decode(plain(target, prompt, 5).tokens) + "\n"
     assert err.splitlines()[-1] == "1 2 3 4 5"
-    command(monkeypatch, *asked, "--steps", "3", "--block", "2")
-    assert "leave --steps and --block out" in capsys.readouterr().err
+    command(monkeypatch, *asked, "--set", "steps=3")
+    assert "'tiny-target' has no option 'steps'; its options are: none" in capsys.readouterr().err
+    command(monkeypatch, *asked, "--set", "steps")
+    assert "--set steps must look like key=value" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`specbench verify`: do sampled tokens follow the target's law?"""
+"""`specbench distribution`: do sampled tokens follow the target's distribution?"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli import shared
-from specbench.cli.stopping import exit_code, terminable
+from specbench.cli import options
+from specbench.cli.files import check_output, write
+from specbench.cli.process import exit_code, silence, terminable
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,76 +25,53 @@ CODES = {"failed": 1, "no power": 3, "passed": 0}
 """Exit codes, the worst first: of several configurations the worst one's counts."""
 
 
-def verify(
-    drafter: Annotated[str, typer.Option(help="The drafter, e.g. `draft-model`.")],
-    target: Annotated[
-        str | None,
-        typer.Option(help="Hub id or folder. Default: the embedded tiny-target."),
-    ] = None,
-    revision: Annotated[
-        str | None,
-        typer.Option(help="Of the target's hub id; default: the newest."),
-    ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option(help="Hub id or folder of the draft, as in `run`."),
-    ] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="DRAFTER.KEY=VALUE", help="An option of the drafter."),
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="Above 0.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all tokens.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
+def distribution(
+    context: typer.Context,
+    drafter: options.Drafters,
+    target: options.Target = None,
+    revision: options.Revision = None,
+    draft_model: options.DraftModel = None,
+    override: options.Overrides = None,
+    temperature: options.Temperature = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
     samples: Annotated[
         int,
-        typer.Option(min=40, help="Answers drawn; four times as many see half the deviation."),
+        typer.Option(min=40, help="Answers drawn; four times as many detect half the deviation."),
     ] = 400,
-    tokens: Annotated[int, typer.Option(min=1, help="Emitted tokens of an answer.")] = 6,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts: the shortest of smoke.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of all chance.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help="auto, float32, bfloat16 or float16; float32 is the sharpest.")
-    ] = "auto",
+    tokens: Annotated[int, typer.Option(min=1, help="Emitted tokens per answer.")] = 6,
+    prompts: Annotated[
+        int, typer.Option(min=1, help="Prompts: the shortest of the suite smoke.")
+    ] = 4,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
     output: Annotated[Path | None, typer.Option(help="Write the result here, as JSON.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite that file.")] = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
-    """Test the law of sampled tokens where a rule keeps the law and not the text.
+    """Test whether sampled tokens follow the target's distribution.
 
-    Many answers to a few prompts are drawn, and at every position the emitted tokens are held
-    against the target's own distribution (chi-square, shared over the positions). The same run
-    with drafted tokens taken at face value must fail, or the test could not have found anything.
+    For rules that keep the distribution and not the text. Many answers to a few prompts are
+    drawn, and at every position the emitted tokens are compared with the target's own
+    distribution (chi-square, corrected for the number of positions). The same test of unverified
+    drafts is the control: it must fail, or the test could not have found anything.
 
-    Exit code 0: passed; 1: failed; 3: no power.
+    Exit code 0: passed; 1: failed; 3: inconclusive.
 
-        specbench verify --drafter draft-model --temperature 0.8
+        specbench distribution --drafter draft-model --temperature 0.8
     """
-    from specbench.inputs.plan import Settings, make_plan
+    from specbench.inputs.plan import make_plan
     from specbench.run.arms import load
 
-    shared.silence()
-    sampling = shared.sampling(temperature, top_k, top_p)
-    if sampling.greedy:
+    silence()
+    settings = options.settings(context)
+    if settings.sampling.greedy:
         raise UserError("--temperature must be above 0: greedy texts are compared by `run`.")
     if output is not None:
-        shared.check_output(output, overwrite)
-    plan = make_plan(
-        Settings(
-            (drafter,),
-            ("smoke",),
-            target,
-            revision,
-            draft_model,
-            tuple(override or ()),
-            sampling=sampling,
-            device=device,
-            dtype=dtype,
-            seed=seed,
-        )
-    )
+        check_output(output, overwrite)
+    plan = make_plan(settings)
     if len(plan.arms) == 1:
-        raise UserError(f"--drafter {drafter} is the baseline: name a drafter whose law to test.")
+        raise UserError("--drafter names the baseline only: name a drafter to test.")
     asked = {"samples": samples, "tokens": tokens, "prompts": prompts}
     try:
         with terminable():
@@ -102,7 +80,8 @@ def verify(
     except KeyboardInterrupt as stop:
         raise typer.Exit(exit_code(stop)) from None
     if output is not None:
-        _write(output, {"schema": SCHEMA, **asked, "seed": seed, "results": results})
+        result = {"schema": SCHEMA, **asked, "seed": seed, "results": results}
+        write(output, json.dumps(result, indent=2) + "\n")
     verdicts = {result["verdict"] for result in results}
     raise typer.Exit(next(code for verdict, code in CODES.items() if verdict in verdicts))
 
@@ -174,10 +153,3 @@ def _progress(name: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(name, total=total)
         yield lambda: bar.advance(task)
-
-
-def _write(output: Path, result: dict[str, Any]) -> None:
-    try:
-        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--output {output} cannot be written: {error.strerror}.") from error

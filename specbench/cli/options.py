@@ -1,0 +1,160 @@
+"""The options that several commands share, each declared once."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specbench.errors import UserError
+from specbench.inputs.devices import DEVICES, DTYPES, words
+
+if TYPE_CHECKING:
+    from specbench.core.sampling import Sampling
+    from specbench.inputs.plan import Settings
+
+MODELS = "Models"
+ASKING = "Prompts and sampling"
+RUNNING = "Running"
+
+Drafters = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAME[KEY=VALUE|VALUE],...",
+        help="Drafters, e.g. `dflash,prompt-lookup`. Settings in brackets make one row each: "
+        "`dflash[block_size=4|8]`.",
+        rich_help_panel=MODELS,
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        help="Hub id or folder, e.g. `Qwen/Qwen3-8B`. Default: the embedded tiny-target.",
+        rich_help_panel=MODELS,
+    ),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(
+        help="Revision (branch, tag or commit) of the hub model. Default: the newest.",
+        rich_help_panel=MODELS,
+    ),
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        help="Hub id or folder of the draft. Not needed for pairs in `specbench list pairs`. "
+        "Where several drafters take one, it is for the one without a known pair.",
+        rich_help_panel=MODELS,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="DRAFTER.KEY=VALUE",
+        help="An option of a drafter, e.g. `dflash.block_size=8`; may be repeated. `specbench "
+        "list options NAME` shows them.",
+        rich_help_panel=MODELS,
+    ),
+]
+Suites = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Suites, e.g. `gsm8k,mt-bench`, or the path of a JSONL file. Default: smoke.",
+        rich_help_panel=ASKING,
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with the suites' data files (or set SPECBENCH_DATA).", rich_help_panel=ASKING
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Prompts per suite: 32 are always the same 32, and the first of 64.",
+        rich_help_panel=ASKING,
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Longest answer in tokens. Default: the suite's.", rich_help_panel=ASKING
+    ),
+]
+Temperature = Annotated[float, typer.Option(min=0, help="0 is greedy.", rich_help_panel=ASKING)]
+TopK = Annotated[int, typer.Option(min=0, help="0 keeps all tokens.", rich_help_panel=ASKING)]
+TopP = Annotated[float, typer.Option(help="1 keeps all tokens.", rich_help_panel=ASKING)]
+Thinking = Annotated[
+    str,
+    typer.Option(
+        help="on or off, for chat templates that know the switch.", rich_help_panel=ASKING
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=ASKING)]
+Device = Annotated[str, typer.Option(help=f"{words(DEVICES)}.", rich_help_panel=RUNNING)]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help=f"{words(DTYPES)}. auto: float32 on a CPU, bfloat16 on CUDA.",
+        rich_help_panel=RUNNING,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="CPU threads. Default: torch's own; 1 for the embedded target.",
+        rich_help_panel=RUNNING,
+    ),
+]
+AllowBroken = Annotated[
+    bool,
+    typer.Option(
+        "--allow-broken",
+        help="Show the speedup of a drafter with broken output too, and exit with 0.",
+        rich_help_panel=RUNNING,
+    ),
+]
+Output = Annotated[Path | None, typer.Option(help="Write to this file.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite that file.")]
+
+
+def settings(context: typer.Context, *controls: str) -> "Settings":
+    """The run that a command was asked for.
+
+    A command declares what it offers; each of its parameters that is called like a field of
+    `Settings` becomes that field.
+
+    Raises:
+        UserError: a sampling value out of range.
+    """
+    from specbench.inputs.plan import Settings
+
+    given = context.params
+    named = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
+    return Settings(
+        drafters=(*given["drafter"], *controls),
+        suites=tuple(given.get("suite") or ("smoke",)),
+        overrides=tuple(given["override"] or ()),
+        sampling=sampling(context),
+        **named,
+    )
+
+
+def sampling(context: typer.Context) -> "Sampling":
+    """The sampling that a command was asked for; greedy where it has no options for it.
+
+    Raises:
+        UserError: a value out of range.
+    """
+    from specbench.core.sampling import Sampling
+
+    names = [field.name for field in fields(Sampling)]
+    try:
+        return Sampling(**{name: context.params[name] for name in names if name in context.params})
+    except ValueError as error:
+        raise UserError(f"{error}.") from error
