@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli.tables import show
-from specbench.inputs import pairs, registry, suite
+from specbench.inputs import cards, pairs, registry
 from specbench.inputs.options import describe
 from specbench.inputs.registry import DRAFTERS, GENERATORS, TRAINERS
 
@@ -75,7 +75,7 @@ def suites() -> None:
             card.description,
             card.citation,
         )
-        for card in suite.list_suites()
+        for card in cards.list_suites()
     ]
     show(("suite", "prompts", "max new tokens", "licence", "what it is", "citation"), rows)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.inputs.suite import Card
+from specbench.inputs.cards import Card
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("SPECBENCH_DATA") or ROOT / "../shared/data")

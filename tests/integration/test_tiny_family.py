@@ -12,9 +12,10 @@ from specbench.api import Drafter, Sampling, Target
 from specbench.core.decode import Output, generate
 from specbench.errors import UserError
 from specbench.inputs import chat
+from specbench.inputs.cards import list_suites
 from specbench.inputs.plan import TINY_TARGET, plan_arms
 from specbench.inputs.registry import make_drafter, make_options, registered
-from specbench.inputs.suite import list_suites, load_suite, subset
+from specbench.inputs.suite import load_suite, subset
 from specbench.testing import assert_counts, plain
 from tests.helpers.data import require_rows
 from tests.helpers.eagle1_head import write_eagle1_head

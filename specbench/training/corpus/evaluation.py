@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from specbench.errors import UserError
-from specbench.inputs.suite import list_suites, load_suite
+from specbench.inputs.cards import list_suites
+from specbench.inputs.suite import load_suite
 from specbench.training.corpus.data import (
     Corpus,
     CorpusSpec,

@@ -14,20 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specbench import hub
 from specbench.errors import UserError
 from specbench.inputs import suite as module
-from specbench.inputs.suite import (
-    DATA_ENV,
-    Card,
-    Fields,
-    Hub,
-    Prompt,
-    Suite,
-    fingerprint,
-    list_suites,
-    load_suite,
-    subset,
-)
+from specbench.inputs.cards import Card, Fields, Hub, list_suites
+from specbench.inputs.rows import DATA_ENV
+from specbench.inputs.suite import Prompt, Suite, fingerprint, load_suite, subset
 
 ROWS = [{"question": "How many?", "answer": "2"}, {"question": "How\nfar?", "answer": "3"}]
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -83,6 +75,7 @@ def hub_gives(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) -> li
             raise ConnectionError("no route\nto the hub")
         return rows
 
+    monkeypatch.setattr(hub, "outage", lambda: None)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     return calls
@@ -162,6 +155,16 @@ def test_missing_data_says_how_to_get_it(
         f"hf download someone/tiny --repo-type dataset --revision {'a' * 40}",
     ):
         assert part in text
+
+
+def test_a_hub_that_does_not_answer_is_the_reason(
+    shipped: Callable[[Card], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped(CARD)
+    hub_gives(monkeypatch, [])
+    monkeypatch.setattr(hub, "outage", lambda: "the hub is asleep")
+    with pytest.raises(UserError, match="not in the hub cache, and the hub is asleep"):
+        load_suite("tiny")
 
 
 def test_a_data_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:

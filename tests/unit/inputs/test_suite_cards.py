@@ -6,13 +6,9 @@ from typing import Any
 
 import pytest
 
-from specbench.inputs.suite import (
-    PUBLISHED_MAX_NEW_TOKENS,
-    Card,
-    Suite,
-    list_suites,
-    load_suite,
-)
+from specbench import hub
+from specbench.inputs.cards import Card, list_suites
+from specbench.inputs.suite import PUBLISHED_MAX_NEW_TOKENS, Suite, load_suite
 from tests.helpers.data import DATA, require_rows
 
 CARDS = {card.name: card for card in list_suites()}
@@ -95,6 +91,7 @@ def test_mt_bench_rows_from_the_hub_are_the_same_suite(monkeypatch: pytest.Monke
         raise LocalEntryNotFoundError("not cached")
 
     monkeypatch.delenv("SPECBENCH_DATA", raising=False)
+    monkeypatch.setattr(hub, "outage", lambda: None)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", not_cached)
     monkeypatch.setattr(
         datasets, "load_dataset", lambda *args, **options: datasets.Dataset.from_list(rows)

@@ -1,0 +1,135 @@
+"""Where a suite's rows come from: a file, the package, the hub's local cache, or the hub."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from specbench import hub
+from specbench.errors import UserError
+from specbench.inputs.cards import PACKAGE, Card, Hub
+
+DATA_ENV = "SPECBENCH_DATA"
+"""Environment variable: the folder with the data files, where no ``data_dir`` is given."""
+
+Row = dict[str, Any]
+
+
+def find_rows(card: Card, data_dir: Path | None) -> tuple[str, list[Row]]:
+    """The card's rows and, for messages, where they come from.
+
+    They come from the package, else from ``data_dir`` (or the folder that `DATA_ENV` names), else
+    from the hub's local cache, else from the hub at the card's revision.
+
+    Raises:
+        UserError: they are nowhere, or cannot be read.
+    """
+    if card.embedded is not None:
+        data = files(PACKAGE).joinpath(card.embedded).read_bytes()
+        return card.embedded, read_rows(data, card.embedded)
+    folder = _data_folder(data_dir)
+    for path in (folder / name for name in card.files) if folder else ():
+        if path.is_file():
+            return str(path), read_rows(path.read_bytes(), str(path))
+    return f"the hub's {card.hub.id if card.hub else None}", _hub_rows(card, folder)
+
+
+def _data_folder(data_dir: Path | None) -> Path | None:
+    named = data_dir or os.environ.get(DATA_ENV)
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"The data folder {folder} (--data-dir or {DATA_ENV}) does not exist.")
+    return folder
+
+
+def _hub_rows(card: Card, folder: Path | None) -> list[Row]:
+    """Rows from the hub's local cache, or else from the hub itself."""
+    unreachable = hub.outage()  # Asked before `datasets` is imported, which takes it over.
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    assert card.hub is not None
+    place = card.hub
+    cached = _cached_snapshot(place)
+    if cached is not None:
+        try:
+            return list(load_dataset(cached, place.config, split=place.split))
+        except (OSError, ValueError, DatasetsError):
+            pass  # only a part of the data set is in the cache
+    try:
+        return list(
+            load_dataset(place.id, place.config, split=place.split, revision=place.revision)
+        )
+    except (OSError, ValueError, DatasetsError) as error:
+        looked = f"{' or '.join(card.files)} is not in {folder}" if folder else "no data folder"
+        reason = unreachable or f"it cannot be fetched ({_first_line(error)})"
+        raise UserError(
+            f"Suite {card.name!r} has no data here: {looked}, {place.id} is not in the hub cache, "
+            f"and {reason}.",
+            how_to_get(card),
+        ) from error
+
+
+def _cached_snapshot(place: Hub) -> str | None:
+    """Folder of the data set in the hub's local cache."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(
+            place.id, repo_type="dataset", revision=place.revision, local_files_only=True
+        )
+    except LocalEntryNotFoundError:
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def how_to_get(card: Card) -> str:
+    """The sentence that says how to get the right rows."""
+    if card.hub is None:
+        return "Install specbench again: the file comes with it."
+    revision = f" --revision {card.hub.revision}" if card.hub.revision else ""
+    return (
+        f"Put {card.files[0]} ({card.source}) into a folder and name it with --data-dir or "
+        f"{DATA_ENV}, or where there is a network run "
+        f"`hf download {card.hub.id} --repo-type dataset{revision}`."
+    )
+
+
+def read_rows(data: bytes, origin: str) -> list[Row]:
+    """Rows of a JSONL file or of one JSON list, gzip or plain.
+
+    Raises:
+        UserError: it is neither; the line or row is named.
+    """
+    try:
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"{origin} is not UTF-8 text or a whole gzip of it: {error}.") from error
+    if text.lstrip().startswith("["):
+        rows = _parse(text, origin)
+        named = [(f"{origin}, row {number},", row) for number, row in enumerate(rows, 1)]
+    else:
+        places = ((f"{origin}, line {n},", line) for n, line in enumerate(text.split("\n"), 1))
+        named = [(place, _parse(line, place)) for place, line in places if line.strip()]
+    for place, row in named:
+        if not isinstance(row, dict):
+            raise UserError(f"{place} is not a JSON object.")
+    return [row for _, row in named]
+
+
+def _parse(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{place} is not valid JSON: {error}.") from error
