@@ -1,11 +1,9 @@
 """`specbench distribution`: do sampled tokens follow the target's distribution?"""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,14 +13,17 @@ from specbench.cli.process import exit_code, silence, terminable
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
-    from specbench.core.target import Target
-    from specbench.inputs.plan import Plan
-    from specbench.run.arms import DrafterArm
-    from specbench.run.distribution import DistributionTest
+    from specbench.run.distribution import Finding
 
-SCHEMA = 1
-CODES = {"failed": 1, "no power": 3, "passed": 0}
+CODES = {"failed": 1, "inconclusive": 3, "passed": 0}
 """Exit codes, the worst first: of several configurations the worst one's counts."""
+
+SENTENCES = {
+    "passed": "passed: no p below {threshold:.2g}, and unverified drafts fail",
+    "failed": "FAILED: a p below {threshold:.2g} or an impossible token",
+    "inconclusive": "Inconclusive: even unverified drafts pass. Raise --samples, or test a drafter "
+    "that differs more from the target.",
+}
 
 
 def distribution(
@@ -62,6 +63,7 @@ def distribution(
     """
     from specbench.inputs.plan import make_plan
     from specbench.run.arms import load
+    from specbench.run.distribution import Effort, examine, to_json
 
     silence()
     settings = options.settings(context)
@@ -72,80 +74,41 @@ def distribution(
     plan = make_plan(settings)
     if len(plan.arms) == 1:
         raise UserError("--drafter names the baseline only: name a drafter to test.")
-    asked = {"samples": samples, "tokens": tokens, "prompts": prompts}
+    effort = Effort(samples, tokens, prompts)
+    findings = []
     try:
         with terminable():
             loaded, arms = load(plan)
-            results = [_verified(plan, loaded, ready, **asked) for ready in arms[1:]]
+            for arm in arms[1:]:
+                with _progress(arm.cells[0].drafter, 2 * samples) as tell:
+                    findings.append(examine(plan, loaded, arm, effort, tell))
+                _print(findings[-1])
     except KeyboardInterrupt as stop:
         raise typer.Exit(exit_code(stop)) from None
     if output is not None:
-        result = {"schema": SCHEMA, **asked, "seed": seed, "results": results}
-        write(output, json.dumps(result, indent=2) + "\n")
-    verdicts = {result["verdict"] for result in results}
+        write(output, to_json(findings, effort, seed))
+    verdicts = {finding.verdict for finding in findings}
     raise typer.Exit(next(code for verdict, code in CODES.items() if verdict in verdicts))
 
 
-def _verified(
-    plan: "Plan", target: "Target", ready: "DrafterArm", *, samples: int, tokens: int, prompts: int
-) -> dict[str, Any]:
-    """Test one drafter, print what was found, return it as JSON values."""
-    from specbench.run.distribution import CONTROL, distribution_test
-    from specbench.run.turns import Asking
-
-    cell, drafter = ready.cells[0], ready.bound
-    turns = Asking(target.tokenizer, plan.thinking).first_turns(plan.suites[0])
-    chosen = sorted((turn.prompt for turn in turns), key=len)[:prompts]
-    with _progress(cell.drafter, 2 * samples) as tell:
-        test, control = (
-            distribution_test(
-                target,
-                drafter,
-                rule,
-                chosen,
-                samples=samples,
-                tokens=tokens,
-                sampling=plan.sampling,
-                seed=plan.seed,
-                tell=tell,
-            )
-            for rule in (ready.rule, CONTROL)
-        )
-    verdict = _verdict(test, control)
-    _print(cell.drafter, test, control, verdict)
-    return {"verdict": verdict, "cell": asdict(cell), "test": asdict(test),
-            "control": asdict(control), "threshold": test.threshold}  # fmt: skip
-
-
-def _verdict(test: "DistributionTest", control: "DistributionTest") -> str:
-    if not test.passed:
-        return "failed"
-    return "no power" if control.passed else "passed"
-
-
-def _print(
-    drafter: str, test: "DistributionTest", control: "DistributionTest", verdict: str
-) -> None:
+def _print(finding: "Finding") -> None:
+    test, control = finding.test, finding.control
     degrees = test.positions[0].degrees
     typer.echo(
-        f"{drafter}, rule {test.rule}: {test.samples} answers, {test.drafted} tokens drafted"
+        f"{finding.cell.drafter}, rule {test.rule}: {test.samples} answers, {test.drafted} tokens "
+        "drafted"
     )
-    typer.echo(f"position  chi-square({degrees})  p        p of drafts at face value")
+    typer.echo(f"position  chi-square({degrees})  p        p of unverified drafts")
     for one, other in zip(test.positions, control.positions, strict=True):
         typer.echo(f"{one.position:<8}  {one.chi_square:<14.1f}  {one.p:<7.2g}  {other.p:.2g}")
     if test.impossible:
         typer.echo(f"{test.impossible} emitted tokens have no probability at all.")
-    typer.echo({
-        "passed": f"passed: no p below {test.threshold:.2g}, and drafts at face value fail",
-        "failed": f"FAILED: a p below {test.threshold:.2g} or an impossible token",
-        "no power": "no power: drafts taken at face value pass as well, so nothing is shown; "
-        "take more --samples, or a drafter that drafts otherwise than the target",
-    }[verdict])  # fmt: skip
+    typer.echo(SENTENCES[finding.verdict].format(threshold=test.threshold))
 
 
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[Callable[[], None]]:
-    """Something to call after each answer: it moves a bar on a terminal."""
+    """Yield a function to call after each answer; it moves a bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

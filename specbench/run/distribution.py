@@ -14,8 +14,9 @@ which takes drafted tokens at face value, and that run must fail.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -27,7 +28,18 @@ from specbench.core.proposal import Proposal
 from specbench.core.rules import Kept, Rule, walk
 from specbench.core.sampling import Sampling, draw, probabilities
 from specbench.core.target import Target
+from specbench.inputs.plan import Plan
+from specbench.records.records import Cell
+from specbench.run.arms import DrafterArm
+from specbench.run.turns import Asking
 
+SCHEMA = 2
+"""Of `to_json`; in schema 1 the verdict "inconclusive" was called "no power"."""
+
+SUITE = "smoke"
+"""The suite whose shortest prompts are answered."""
+
+PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 SIGNIFICANCE = 0.01
 PER_BIN = 10
 MOST_BINS = 10
@@ -99,6 +111,83 @@ class DistributionTest:
     def passed(self) -> bool:
         """Whether no position speaks against the target's distribution."""
         return self.impossible == 0 and all(p.p >= self.threshold for p in self.positions)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is drawn.
+
+    Attributes:
+        samples: answers per test; four times as many detect half the deviation.
+        tokens: emitted tokens per answer.
+        prompts: the shortest prompts of `SUITE` that are answered in turn.
+    """
+
+    samples: int
+    tokens: int
+    prompts: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The test of one drafter beside its control."""
+
+    cell: Cell
+    test: DistributionTest
+    control: DistributionTest
+
+    @property
+    def verdict(self) -> str:
+        """`PASSED`, `FAILED`, or `INCONCLUSIVE` where the control passes as well."""
+        if not self.test.passed:
+            return FAILED
+        return INCONCLUSIVE if self.control.passed else PASSED
+
+
+def examine(
+    plan: Plan,
+    target: Target,
+    arm: DrafterArm,
+    effort: Effort,
+    tell: Callable[[], None] = lambda: None,
+) -> Finding:
+    """Test a drafter under its own rule and under `CONTROL`, on the same prompts and seeds.
+
+    Args:
+        plan: of `SUITE`, with the sampling to test at.
+        tell: called after every answer, twice ``effort.samples`` times in all.
+
+    Raises:
+        UserError: the drafter could not be bound.
+    """
+    drafter = arm.bound
+    turns = Asking(target.tokenizer, plan.thinking).first_turns(plan.suites[0])
+    shortest = sorted((turn.prompt for turn in turns), key=len)[: effort.prompts]
+    test, control = (
+        distribution_test(
+            target,
+            drafter,
+            rule,
+            shortest,
+            samples=effort.samples,
+            tokens=effort.tokens,
+            sampling=plan.sampling,
+            seed=plan.seed,
+            tell=tell,
+        )
+        for rule in (arm.rule, CONTROL)
+    )
+    return Finding(arm.cells[0], test, control)
+
+
+def to_json(findings: Sequence[Finding], effort: Effort, seed: int) -> str:
+    """The findings as a JSON document."""
+    results = [
+        {"verdict": finding.verdict, "threshold": finding.test.threshold, **asdict(finding)}
+        for finding in findings
+    ]
+    document = {"schema": SCHEMA, **asdict(effort), "seed": seed, "results": results}
+    return json.dumps(document, indent=2) + "\n"
 
 
 def distribution_test(

@@ -1,4 +1,4 @@
-"""`specbench verify`: its exit codes, its table and its record."""
+"""`specbench distribution`: its exit codes, its table and its record."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from specbench.core.rules import WALK, Kept, reject
 from specbench.core.sampling import Sampling
 
 
-def verify(patch: pytest.MonkeyPatch, target: Path, *arguments: object) -> int:
+def examine(patch: pytest.MonkeyPatch, target: Path, *arguments: object) -> int:
     small = ("--samples", 120, "--tokens", 2, "--prompts", 2, "--device", "cpu")
-    command = ["verify", "--target", target, *small, *arguments]
+    command = ["distribution", "--target", target, *small, *arguments]
     patch.setattr(sys, "argv", ["specbench", *map(str, command)])
     with pytest.raises(SystemExit) as stop:
         cli.main()
@@ -34,16 +34,16 @@ def test_a_draft_that_is_judged_rightly_passes(
     """A wrong draft half of the time: taken at face value it shows."""
     out = tmp_path / "distribution.json"
     drafter = ("--drafter", "oracle[rate=0.5,tokens=2]")
-    assert verify(monkeypatch, target, *drafter, "--output", out) == 0
+    assert examine(monkeypatch, target, *drafter, "--output", out) == 0
     told = capsys.readouterr().out
     assert "passed: no p below 0.005" in told
     found = json.loads(out.read_text())
     (result,) = found["results"]
-    assert (found["schema"], found["samples"], result["verdict"]) == (1, 120, "passed")
+    assert (found["schema"], found["samples"], result["verdict"]) == (2, 120, "passed")
     assert result["cell"]["options"]["rate"] == 0.5
     assert [p["position"] for p in result["test"]["positions"]] == [1, 2]
     assert result["control"]["rule"] == "face-value"
-    assert verify(monkeypatch, target, *drafter, "--output", out) == 2
+    assert examine(monkeypatch, target, *drafter, "--output", out) == 2
     assert "exists already" in capsys.readouterr().err
 
 
@@ -58,12 +58,12 @@ def generous(
     return reject(proposal, 3 * logits, sampling, uniforms, generator)
 
 
-def test_a_rule_that_bends_the_law_fails(
+def test_a_rule_that_changes_the_distribution_fails(
     target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     bent = replace(WALK, keep=generous)
     monkeypatch.setattr("drafters.oracle.draft.Oracle.rule", property(lambda self: bent))
-    assert verify(monkeypatch, target, "--drafter", "oracle[rate=0.5,tokens=2]") == 1
+    assert examine(monkeypatch, target, "--drafter", "oracle[rate=0.5,tokens=2]") == 1
     assert "FAILED" in capsys.readouterr().out
 
 
@@ -71,27 +71,31 @@ def test_a_test_that_finds_nothing_says_so(
     target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """A drafter that drafts nothing: there is nothing to take at face value."""
-    assert verify(monkeypatch, target, "--drafter", "prompt-lookup[min_ngram=50,max_ngram=50]") == 3
-    assert "no power" in capsys.readouterr().out
+    assert (
+        examine(monkeypatch, target, "--drafter", "prompt-lookup[min_ngram=50,max_ngram=50]") == 3
+    )
+    assert "Inconclusive: even unverified drafts pass" in capsys.readouterr().out
 
 
 def test_of_several_configurations_the_worst_counts(
     target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """One that fails is not hidden by one that shows nothing."""
-    verdicts = iter(["failed", "no power"])
-    module = sys.modules["specbench.cli.verify"]
-    monkeypatch.setattr(module, "_verdict", lambda *_: next(verdicts))
-    assert verify(monkeypatch, target, "--drafter", "oracle[rate=0.5,tokens=2|1]") == 1
+    verdicts = {2: "failed", 1: "inconclusive"}
+    monkeypatch.setattr(
+        "specbench.run.distribution.Finding.verdict",
+        property(lambda self: verdicts[self.cell.options["tokens"]]),
+    )
+    assert examine(monkeypatch, target, "--drafter", "oracle[rate=0.5,tokens=2|1]") == 1
 
 
-def test_the_baseline_has_no_law_of_its_own(
+def test_the_baseline_has_nothing_to_test(
     target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    assert verify(monkeypatch, target, "--drafter", "autoregressive") == 2
-    assert "is the baseline" in capsys.readouterr().err
+    assert examine(monkeypatch, target, "--drafter", "autoregressive") == 2
+    assert "names the baseline only" in capsys.readouterr().err
 
 
 def test_greedy_is_refused(target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    assert verify(monkeypatch, target, "--drafter", "prompt-lookup", "--temperature", 0) == 2
+    assert examine(monkeypatch, target, "--drafter", "prompt-lookup", "--temperature", 0) == 2
     assert "--temperature must be above 0" in capsys.readouterr().err
