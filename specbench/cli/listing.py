@@ -39,7 +39,7 @@ def _what(one: registry.Registered) -> str:
 @app.command()
 def options(
     name: Annotated[
-        str, typer.Argument(help="Of a drafter, a training recipe or a generator, e.g. dflash.")
+        str, typer.Argument(help="Name of a drafter, a trainer or a generator, e.g. dflash.")
     ],
 ) -> None:
     """The settings of everything that has this name, with defaults and meanings."""

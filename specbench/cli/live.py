@@ -1,7 +1,7 @@
-"""What a person sees while a run is on: a bar on a terminal, plain lines elsewhere."""
+"""What a person sees during a run: a bar on a terminal, plain lines elsewhere."""
 
 from collections import defaultdict
-from contextlib import AbstractContextManager
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -22,7 +22,7 @@ from specbench.stats.metrics import pooled_aal, speedup
 class Figures:
     """Running AAL and speedup of every cell, from all samples seen so far.
 
-    A sample counts for the speedup once it is judged, and a broken one leaves its cell without.
+    A sample counts for the speedup once it is judged; a cell with a broken one shows no speedup.
     """
 
     def __init__(self, cells: list[Cell], samples: list[Sample]) -> None:
@@ -33,11 +33,11 @@ class Figures:
             self.add(sample)
 
     def add(self, sample: Sample) -> None:
-        """Count a sample, or put it in the place of what was known of it."""
+        """Count a sample, or replace what was known of it."""
         self._samples[sample.cell][sample.sample, sample.turn] = sample
 
     def text(self, cell: Cell) -> str:
-        """ "AAL 3.21, 1.84x" or "AAL 3.21, broken"; what is not known yet is left out."""
+        """ "AAL 3.21, 1.84x" or "AAL 3.21, broken"; figures that are not known yet are left out."""
         if cell.role == "baseline":
             return "baseline"
         samples = list(self._samples[cell.id].values())
@@ -50,8 +50,32 @@ class Figures:
         return ", ".join(shown if ratio is None else [*shown, f"{ratio:.2f}x"])
 
 
-class Bar(Observer):
-    """A live line: cell, prompt, running figures, how much is done and how long it takes."""
+class Display(Observer):
+    """Keeps the running figures of a run; a subclass shows them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
+        self.figures = Figures(cells, samples)
+
+    def measured(self, cell: Cell, sample: Sample) -> None:
+        self.figures.add(sample)
+
+    def judged(self, cell: Cell, sample: Sample) -> None:
+        self.figures.add(sample)
+
+    def failure(self, cell: Cell, sample: Sample) -> str:
+        """One line about a failed sample."""
+        label = self.figures.labels[cell.id]
+        return f"FAILED {label} on {cell.suite}, {sample.sample}: {sample.error}"
+
+
+class Bar(Display):
+    """A live line: cell, prompt, running figures, how much is done and how long the rest takes."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -60,11 +84,11 @@ class Bar(Observer):
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             console=console,
-            auto_refresh=False,  # A refresh thread would run into the measurements.
+            auto_refresh=False,  # A refresh thread would disturb the measurements.
         )
         self._task = self._progress.add_task("loading", total=None)
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -72,67 +96,48 @@ class Bar(Observer):
         self._progress.stop()
 
     def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
-        self._figures = Figures(cells, samples)
+        super().begins(cells, samples, total)
         self._progress.reset(self._task, total=total, completed=len(samples))
 
     def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
-        label = self._figures.labels[cell.id]
+        label = self.figures.labels[cell.id]
         where = f"{label} on {cell.suite}, {prompt}" + (f" turn {turn}" if turn > 1 else "")
-        figures = self._figures.text(cell)
+        figures = self.figures.text(cell)
         text = where + (f" ({figures})" if figures else "")
         self._progress.update(self._task, description=text, refresh=True)
 
     def measured(self, cell: Cell, sample: Sample) -> None:
-        self._figures.add(sample)
+        super().measured(cell, sample)
         self._progress.advance(self._task)
         if sample.error is not None:
-            label = self._figures.labels[cell.id]
-            self._progress.print(failure(label, cell, sample), markup=False)
-
-    def judged(self, cell: Cell, sample: Sample) -> None:
-        self._figures.add(sample)
+            self._progress.print(self.failure(cell, sample), markup=False)
 
 
-class Lines(Observer):
-    """One line an answer, for logs."""
+class Lines(Display):
+    """One line per answer, for logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
     def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
-        self._figures = Figures(cells, samples)
+        super().begins(cells, samples, total)
         self._total = total
         self._before = self._done = len(samples)
         self._start = now()
 
     def measured(self, cell: Cell, sample: Sample) -> None:
-        self._figures.add(sample)
+        super().measured(cell, sample)
         self._done += 1
         left = (now() - self._start) / (self._done - self._before) * (self._total - self._done)
-        label = self._figures.labels[cell.id]
-        figures = failure(label, cell, sample) if sample.error else self._figures.text(cell)
-        where = f"{label} {cell.suite} {sample.sample}.{sample.turn}"
+        figures = self.failure(cell, sample) if sample.error else self.figures.text(cell)
+        where = f"{self.figures.labels[cell.id]} {cell.suite} {sample.sample}.{sample.turn}"
         line = f"[{self._done}/{self._total}] {where}: {figures} ({duration(left)} left)"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def judged(self, cell: Cell, sample: Sample) -> None:
-        self._figures.add(sample)
 
-
-def display(console: Console) -> AbstractContextManager[Bar | Lines]:
-    """The display that fits where the output goes."""
+def display(console: Console) -> Display:
+    """A bar on a terminal, plain lines elsewhere."""
     return Bar(console) if console.is_terminal else Lines(console)
-
-
-def failure(label: str, cell: Cell, sample: Sample) -> str:
-    """One line about a failed sample."""
-    return f"FAILED {label} on {cell.suite}, {sample.sample}: {sample.error}"
 
 
 def duration(seconds: float) -> str:

@@ -20,14 +20,14 @@ def encode(
 ) -> list[int]:
     """Prompt tokens of a conversation that ends with the user's turn.
 
-    The target's own chat template is used, up to where the answer starts. A target without one
-    gets the raw texts, joined by blank lines where an earlier turn and its answer come first.
-    A template that would print today's date (Llama 3's do) gets a fixed one, else the same
-    command would ask something else tomorrow.
+    The target's own chat template is used, up to where the answer starts. A target without a
+    template gets the raw texts, joined by blank lines where there are earlier turns. A template
+    that would print today's date (Llama 3's does) gets a fixed date, so that the same command asks
+    the same tomorrow.
 
     Args:
         messages: ``{"role": ..., "content": ...}`` in order.
-        thinking: "on" or "off"; reaches only a template that knows the switch.
+        thinking: "on" or "off"; it has an effect only where the template has the switch.
 
     Raises:
         UserError: ``thinking`` is neither.
@@ -46,13 +46,13 @@ def encode(
 
 
 def template_hash(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Sha256 (hex) of the chat template, None where prompts go in raw."""
+    """Sha256 (hex) of the chat template; None where prompts go in raw."""
     template = _template(tokenizer)
     return None if template is None else hashlib.sha256(template.encode()).hexdigest()
 
 
 def thinking_mode(tokenizer: PreTrainedTokenizerBase, thinking: str) -> str:
-    """What is recorded: "on" or "off", or "n/a" where the template knows no such switch.
+    """The mode to record: "on" or "off", or "n/a" where the template has no such switch.
 
     Raises:
         UserError: ``thinking`` is neither "on" nor "off".
@@ -70,11 +70,11 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     except ValueError as error:
         raise UserError(
             f"The tokenizer of {tokenizer.name_or_path} has several chat templates and none is "
-            f"named default, so it is not clear which to use."
+            f"named default, so none can be chosen."
         ) from error
 
 
 def _encode_raw(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Tokens of plain text; one that already starts with the BOS text gets no second one."""
+    """Tokens of plain text; a text that already starts with the BOS text gets no second one."""
     starts = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
     return list(tokenizer(text, add_special_tokens=not starts)["input_ids"])

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
 from typing import TYPE_CHECKING, Any, cast
 
+from specbench.core.options import NoOptions
 from specbench.errors import UserError
 from specbench.inputs.options import as_typed, parse_options
 from specbench.inputs.tables import read_table
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 DRAFTERS = "specbench.drafters"
 TRAINERS = "specbench.trainers"
 GENERATORS = "specbench.generators"
-KINDS = {DRAFTERS: "drafter", TRAINERS: "training recipe", GENERATORS: "generator"}
+KINDS = {DRAFTERS: "drafter", TRAINERS: "trainer", GENERATORS: "generator"}
 """Entry-point groups, and what one entry of each is called.
 
 An entry names a class with its options as `Options`. The group ``<group>.options`` names that
-options class under the same name, in a module that imports no torch.
+options class under the same name, in a module that imports no torch. (A trainer may also be a
+function, with its options there only.)
 """
 
 PRESETS = "presets.toml"
@@ -38,6 +40,10 @@ class Preset:
     drafter: str
     options: Mapping[str, Any]
     note: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.options, Mapping):
+            raise TypeError(f"options of {self.name!r} must be a table, not {self.options!r}")
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ def find(name: str, group: str = DRAFTERS) -> Registered:
     if len(matches) > 1:
         owners = " and ".join(one.distribution for one in matches)
         raise UserError(
-            f"The {KINDS[group]} {name!r} is announced by two distributions, {owners}:",
+            f"The {KINDS[group]} {name!r} is announced more than once, by {owners}:",
             "uninstall one of them.",
         )
     return matches[0]
@@ -131,7 +137,7 @@ def options_class(name: str, group: str = DRAFTERS) -> type:
     for entry in entry_points(group=f"{group}.options"):
         if (entry.name, _distribution(entry)) == (one.base, one.distribution):
             return cast("type", _import(one, entry, group))
-    return cast("type", _import(one, one.entry, group).Options)
+    return cast("type", getattr(_import(one, one.entry, group), "Options", NoOptions))
 
 
 def make_options(name: str, settings: Mapping[str, str]) -> Any:

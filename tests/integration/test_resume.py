@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import random
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -77,14 +79,14 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
-def wait_for_growth(folder: Path, process: BaseProcess | subprocess.Popen[bytes], by: int) -> None:
+def wait_for_growth(folder: Path, process: BaseProcess | subprocess.Popen[Any], by: int) -> None:
     """Until ``folder`` holds ``by`` bytes more than now, or the process has ended."""
     goal = size(folder) + by
     while size(folder) < goal and _alive(process):
         Event().wait(0.001)
 
 
-def _alive(process: BaseProcess | subprocess.Popen[bytes]) -> bool:
+def _alive(process: BaseProcess | subprocess.Popen[Any]) -> bool:
     return process.is_alive() if isinstance(process, BaseProcess) else process.poll() is None
 
 
@@ -127,6 +129,32 @@ def test_a_signal_loses_only_the_sample_in_flight(
     assert process.exitcode == code
     assert size(out) >= before > 0
     assert finish(arguments(target, out, 0.0)) == 0
+
+
+def test_a_stopped_run_says_what_is_done_and_how_to_go_on(target: Path, tmp_path: Path) -> None:
+    """The dry run says the same of the folder, and the command that was said ends the run."""
+    out = tmp_path / "run"
+    command = specbench(*arguments(target, out, 0.0))
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    wait_for_growth(out, process, by=2000)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143
+    lines = told.splitlines()
+    assert lines[0] == f"Stopped; what was measured is in {out}."
+    expected = r"smoke: \d+ of 9 prompts are done(, the last of them [\w-]+)?\."
+    assert re.fullmatch(expected, lines[1])
+    go_on = lines[-1].removeprefix("To go on: ")
+    assert go_on.startswith("specbench run --target")
+    stored = len(content_lines(out)) + len((out / HELD).read_text().splitlines())
+    dry = call(*shlex.split(go_on)[1:], "--dry-run", cwd=tmp_path).stdout
+    rows = [line.split("\t") for line in dry.splitlines() if line.startswith("smoke\t")]
+    assert sum(int(answered) for _, _, answered, _, _ in rows) == stored > 0
+    assert [name for _, name, *_ in rows] == ["autoregressive", "prompt-lookup"]
+    assert call(*shlex.split(go_on)[1:], cwd=tmp_path).returncode == 0
+    dry = call(*shlex.split(go_on)[1:], "--dry-run", cwd=tmp_path).stdout
+    rows = [line.split("\t") for line in dry.splitlines() if line.startswith("smoke\t")]
+    assert {(missing, left) for *_, missing, left in rows} == {("0", "0s")}
 
 
 def test_a_finished_run_is_not_touched(target: Path, tmp_path: Path) -> None:

@@ -1,13 +1,20 @@
 """Settings as text into the dataclass that declares them."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import pytest
 
 from specbench.errors import UserError
-from specbench.inputs.options import as_typed, expand, parse_options, split_outside_brackets
+from specbench.inputs.options import (
+    Option,
+    as_typed,
+    assignments,
+    describe,
+    expand,
+    parse_options,
+    split_outside_brackets,
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,38 @@ def test_wrong_options(settings: dict[str, str], message: str) -> None:
 def test_a_required_option_is_asked_for() -> None:
     with pytest.raises(UserError, match="'x' needs the option 'model'"):
         parse_options("x", Demanding, {})
+
+
+def test_options_are_described() -> None:
+    @dataclass(frozen=True)
+    class Base:
+        model: Annotated[str, "The model."]
+        width: Annotated[int, "How wide."] = 4
+
+    @dataclass(frozen=True)
+    class Described(Base):
+        width: Annotated[int, "How wide it may be."] = 8
+        share: Annotated[float | None, "The share."] = None
+        ids: Annotated[tuple[int, ...], "The layers."] = (1, 2)
+        bare: bool = True
+        made: tuple[str, ...] = field(default_factory=tuple)
+
+    assert describe(Described) == [
+        Option("model", "str", None, "The model."),
+        Option("width", "int", "8", "How wide it may be."),
+        Option("share", "float or none", "none", "The share."),
+        Option("ids", "int,int,...", "1,2", "The layers."),
+        Option("bare", "bool", "true", ""),
+        Option("made", "str,str,...", "", ""),
+    ]
+    assert parse_options("x", Described, {"model": "m"}) == Described("m")
+    assert parse_options("x", Described, {"model": "m", "share": "0.5"}).share == 0.5
+
+
+def test_assignments() -> None:
+    assert assignments(["a=1", " b = x=y ", "a=2"]) == {"a": "2", "b": "x=y"}
+    with pytest.raises(UserError, match="--set a must look like key=value"):
+        assignments(["a"])
 
 
 def test_a_tuple_is_split_at_commas() -> None:
