@@ -1,6 +1,7 @@
 """The options that several commands share, each declared once."""
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,110 +14,72 @@ if TYPE_CHECKING:
     from specbench.core.sampling import Sampling
     from specbench.inputs.plan import Settings
 
-MODELS = "Models"
-ASKING = "Prompts and sampling"
-RUNNING = "Running"
+models = partial(typer.Option, rich_help_panel="Models")
+asking = partial(typer.Option, rich_help_panel="Prompts and sampling")
+running = partial(typer.Option, rich_help_panel="Running")
 
 Drafters = Annotated[
     list[str],
-    typer.Option(
+    models(
         metavar="NAME[KEY=VALUE|VALUE],...",
         help="Drafters, e.g. `dflash,prompt-lookup`. Settings in brackets make one row each: "
         "`dflash[block_size=4|8]`.",
-        rich_help_panel=MODELS,
     ),
 ]
 Target = Annotated[
     str | None,
-    typer.Option(
-        help="Hub id or folder, e.g. `Qwen/Qwen3-8B`. Default: the embedded tiny-target.",
-        rich_help_panel=MODELS,
-    ),
+    models(help="Hub id or folder, e.g. `Qwen/Qwen3-8B`. Default: the embedded tiny-target."),
 ]
 Revision = Annotated[
     str | None,
-    typer.Option(
-        help="Revision (branch, tag or commit) of the hub model. Default: the newest.",
-        rich_help_panel=MODELS,
-    ),
+    models(help="Revision (branch, tag or commit) of the hub model. Default: the newest."),
 ]
 DraftModel = Annotated[
     str | None,
-    typer.Option(
+    models(
         help="Hub id or folder of the draft. Not needed for pairs in `specbench list pairs`. "
-        "Where several drafters take one, it is for the one without a known pair.",
-        rich_help_panel=MODELS,
+        "Where several drafters take one, it is for the one without a known pair."
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
+    models(
         "--set",
         metavar="DRAFTER.KEY=VALUE",
         help="An option of a drafter, e.g. `dflash.block_size=8`; may be repeated. `specbench "
         "list options NAME` shows them.",
-        rich_help_panel=MODELS,
     ),
 ]
 Suites = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Suites, e.g. `gsm8k,mt-bench`, or the path of a JSONL file. Default: smoke.",
-        rich_help_panel=ASKING,
-    ),
+    asking(help="Suites, e.g. `gsm8k,mt-bench`, or the path of a JSONL file. Default: smoke."),
 ]
 DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder with the suites' data files (or set SPECBENCH_DATA).", rich_help_panel=ASKING
-    ),
+    Path | None, asking(help="Folder with the suites' data files (or set SPECBENCH_DATA).")
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Prompts per suite: 32 are always the same 32, and the first of 64.",
-        rich_help_panel=ASKING,
-    ),
+    asking(min=1, help="Prompts per suite: 32 are always the same 32, and the first of 64."),
 ]
 MaxNewTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Longest answer in tokens. Default: the suite's.", rich_help_panel=ASKING
-    ),
+    int | None, asking(min=1, help="Longest answer in tokens. Default: the suite's.")
 ]
-Temperature = Annotated[float, typer.Option(min=0, help="0 is greedy.", rich_help_panel=ASKING)]
-TopK = Annotated[int, typer.Option(min=0, help="0 keeps all tokens.", rich_help_panel=ASKING)]
-TopP = Annotated[float, typer.Option(help="1 keeps all tokens.", rich_help_panel=ASKING)]
-Thinking = Annotated[
-    str,
-    typer.Option(
-        help="on or off, for chat templates that know the switch.", rich_help_panel=ASKING
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=ASKING)]
-Device = Annotated[str, typer.Option(help=f"{words(DEVICES)}.", rich_help_panel=RUNNING)]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        help=f"{words(DTYPES)}. auto: float32 on a CPU, bfloat16 on CUDA.",
-        rich_help_panel=RUNNING,
-    ),
-]
+Temperature = Annotated[float, asking(min=0, help="0 is greedy.")]
+TopK = Annotated[int, asking(min=0, help="0 keeps all tokens.")]
+TopP = Annotated[float, asking(help="1 keeps all tokens.")]
+Thinking = Annotated[str, asking(help="on or off, for chat templates that have the switch.")]
+Seed = Annotated[int, asking(help="Random seed.")]
+Device = Annotated[str, running(help=f"{words(DEVICES)}.")]
+Dtype = Annotated[str, running(help=f"{words(DTYPES)}. auto: float32 on a CPU, bfloat16 on CUDA.")]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="CPU threads. Default: torch's own; 1 for the embedded target.",
-        rich_help_panel=RUNNING,
-    ),
+    running(min=1, help="CPU threads. Default: torch's own; 1 for the embedded target."),
 ]
 AllowBroken = Annotated[
     bool,
-    typer.Option(
+    running(
         "--allow-broken",
         help="Show the speedup of a drafter with broken output too, and exit with 0.",
-        rich_help_panel=RUNNING,
     ),
 ]
 Output = Annotated[Path | None, typer.Option(help="Write to this file.")]

@@ -10,7 +10,7 @@ import typer
 
 from specbench.cli import options
 from specbench.cli.files import RESULTS
-from specbench.cli.options import RUNNING
+from specbench.cli.options import running
 from specbench.cli.process import exit_code, silence, terminable
 from specbench.cli.tables import show
 
@@ -40,45 +40,36 @@ def run(
     threads: options.Threads = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the run. Default: one under results/, the same for the same command.",
-            rich_help_panel=RUNNING,
+        running(
+            help="Folder of the run. Default: one under results/, the same for the same command."
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        running(
             "--dry-run",
             help="Show what would be run, what of it is already answered and how long the rest "
             "takes, and stop.",
-            rich_help_panel=RUNNING,
         ),
     ] = False,
     self_test: Annotated[
         bool,
-        typer.Option(
+        running(
             "--self-test",
             help="Also measure the baseline against itself: the smallest difference that this "
             "machine can resolve.",
-            rich_help_panel=RUNNING,
         ),
     ] = False,
     trace: Annotated[
         int,
-        typer.Option(
+        running(
             min=0,
-            help="Prompts per suite to decode once more under a probe, to see where a round's "
-            "time goes.",
-            rich_help_panel=RUNNING,
+            help="Prompts per suite to decode again under a probe, to see where the time goes.",
         ),
     ] = 2,
     retry_failed: Annotated[
         bool,
-        typer.Option(
-            "--retry-failed",
-            help="Measure once more what failed when this command ran before.",
-            rich_help_panel=RUNNING,
-        ),
+        running("--retry-failed", help="Measure again what failed when this command ran before."),
     ] = False,
     allow_broken: options.AllowBroken = False,
 ) -> None:
