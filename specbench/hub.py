@@ -41,38 +41,45 @@ def locate(name: str, revision: str | None = None, role: str = "model") -> str:
     """
     if is_local(name):
         return resolve(name)
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
     reason = outage()
-    if reason is None:
-        return name
-    try:
-        cached = try_to_load_from_cache(name, "config.json", revision=revision)
-    except HFValidationError:
-        return name  # The loader says what is wrong with the name.
-    if not isinstance(cached, str):
+    if reason is not None and cached(name, revision) is None:
         wanted = f" --revision {revision}" if revision else ""
         raise UserError(
-            f"The {role} {name!r} is neither a folder nor in the hub cache, and {reason}.",
+            f"Cannot load the {role} {name!r}: it is neither a folder nor in the hub cache, and "
+            f"{reason}.",
             f"Run `hf download {name}{wanted}` on a machine that reaches the hub, copy the folder "
             "that it names, and give its path.",
         )
     return name
 
 
-@cache
-def outage() -> str | None:
-    """Why the hub cannot be reached, or None where it answers; asked once per process.
+def cached(name: str, revision: str | None = None, kind: str = "model") -> str | None:
+    """The folder of a hub id in the hub's local cache, or None where it is not there.
 
-    A person's own `HF_HUB_OFFLINE` counts. Where the hub does not answer within `PATIENCE`
-    seconds (or those of `PATIENCE_ENV`), the libraries are offline from then on.
+    Args:
+        kind: "model" or "dataset".
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True)
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
+
+
+def outage() -> str | None:
+    """Why the hub cannot be reached, or None where it answers.
+
+    `HF_HUB_OFFLINE` counts. Where the hub does not answer within `PATIENCE` seconds (or those of
+    `PATIENCE_ENV`), the libraries are offline from then on.
     """
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE:
+    asked_before = knock.cache_info().currsize > 0
+    if constants.HF_HUB_OFFLINE and not asked_before:
         return "HF_HUB_OFFLINE is set"
-    reason = _knock(constants.ENDPOINT)
+    reason = knock(constants.ENDPOINT)
     if reason is not None:
         constants.HF_HUB_OFFLINE = True
         if "datasets" in sys.modules:
@@ -80,7 +87,8 @@ def outage() -> str | None:
     return reason
 
 
-def _knock(endpoint: str) -> str | None:
+@cache
+def knock(endpoint: str) -> str | None:
     """Connect to the hub, or to the proxy before it; None where something answers."""
     url = urlsplit(endpoint)
     host = url.hostname or ""
@@ -96,7 +104,7 @@ def _knock(endpoint: str) -> str | None:
         _, writer = await asyncio.wait_for(opening, patience)
         writer.close()
 
-    def knock() -> None:
+    def attempt() -> None:
         try:
             asyncio.run(connect())
         except TimeoutError:
@@ -107,7 +115,7 @@ def _knock(endpoint: str) -> str | None:
         reasons.clear()
 
     # In a thread of its own, since looking a name up knows no timeout.
-    thread = Thread(target=knock, daemon=True)
+    thread = Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(patience + 0.1)
     return reasons[0] if reasons else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from specbench import hub
 from specbench.errors import UserError
-from specbench.inputs.cards import PACKAGE, Card, Hub
+from specbench.inputs.cards import PACKAGE, Card
 
 DATA_ENV = "SPECBENCH_DATA"
 """Environment variable: the folder with the data files, where no ``data_dir`` is given."""
@@ -57,7 +57,7 @@ def _hub_rows(card: Card, folder: Path | None) -> list[Row]:
 
     assert card.hub is not None
     place = card.hub
-    cached = _cached_snapshot(place)
+    cached = hub.cached(place.id, place.revision, "dataset")
     if cached is not None:
         try:
             return list(load_dataset(cached, place.config, split=place.split))
@@ -75,19 +75,6 @@ def _hub_rows(card: Card, folder: Path | None) -> list[Row]:
             f"and {reason}.",
             how_to_get(card),
         ) from error
-
-
-def _cached_snapshot(place: Hub) -> str | None:
-    """Folder of the data set in the hub's local cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        return snapshot_download(
-            place.id, repo_type="dataset", revision=place.revision, local_files_only=True
-        )
-    except LocalEntryNotFoundError:
-        return None
 
 
 def _first_line(error: Exception) -> str:

@@ -66,9 +66,9 @@ def answering() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def unasked() -> Iterator[None]:
     """Let the hub be asked anew in every test."""
-    hub.outage.cache_clear()
+    hub.knock.cache_clear()
     yield
-    hub.outage.cache_clear()
+    hub.knock.cache_clear()
 
 
 def ask(endpoint: str, monkeypatch: pytest.MonkeyPatch, offline: bool = False) -> str | None:
@@ -82,7 +82,7 @@ def ask(endpoint: str, monkeypatch: pytest.MonkeyPatch, offline: bool = False) -
 def test_embedded_names_and_folders_need_no_hub(tmp_path: Path) -> None:
     assert hub.locate("tiny-target") == zoo.resolve("tiny-target")
     assert hub.locate(str(tmp_path)) == str(tmp_path)
-    assert hub.outage.cache_info().currsize == 0
+    assert hub.knock.cache_info().currsize == 0
 
 
 def test_a_hub_that_answers(answering: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(
     assert ask(silent, monkeypatch) == "127.0.0.1 does not answer within 2 seconds"
     assert time.monotonic() - start < 3
     monkeypatch.setenv(hub.PATIENCE_ENV, "0.2")
-    hub.outage.cache_clear()
+    hub.knock.cache_clear()
     assert ask(silent, monkeypatch) == "127.0.0.1 does not answer within 0.2 seconds"
 
 
@@ -124,7 +124,7 @@ def test_a_proxy_is_asked_in_place_of_the_hub(
     monkeypatch.setenv("http_proxy", answering)
     assert ask("http://hub.invalid", monkeypatch) is None
     monkeypatch.setenv("http_proxy", refusing)
-    hub.outage.cache_clear()
+    hub.knock.cache_clear()
     assert ask("http://hub.invalid", monkeypatch) is not None
 
 
@@ -135,7 +135,7 @@ def test_what_is_cached_is_used_without_a_network(
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     ask(refusing, monkeypatch)
-    wanted = "The draft 'some/model' is neither a folder nor in the hub cache, and 127.0.0.1 cannot"
+    wanted = "Cannot load the draft 'some/model': it is neither .* nor in the hub cache, and 127.0"
     with pytest.raises(UserError, match=wanted) as caught:
         hub.locate("some/model", "v2", role="draft")
     assert "`hf download some/model --revision v2`" in str(caught.value)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from specbench import hub
 from specbench.drafting import checkpoints
 from specbench.drafting.checkpoints import (
     ConfigReader,
@@ -93,6 +94,7 @@ def test_what_is_fetched(
         return str(tmp_path)
 
     monkeypatch.setattr(checkpoints, "snapshot_download", download)
+    monkeypatch.setattr(hub, "outage", lambda: None)
     assert find_checkpoint("some/draft", "main", fallback) == tmp_path
     assert asked[0] == ["config.json", "*.safetensors"]
     falls_back = fallback is not None and held.endswith(".bin")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ from specbench.core.sampling import Sampling
 from specbench.errors import UserError
 from specbench.inputs import devices, registry
 from specbench.inputs.plan import Settings, make_plan, plan_arms
+from specbench.records.records import load_manifest
+from tests.helpers.data import ROOT
 
 TINY = Settings(drafters=("prompt-lookup",), suites=("smoke",), limit=3)
 BOTH = ("autoregressive", "dflash", "draft-model")
@@ -118,15 +120,18 @@ def test_settings_are_what_a_person_types_to_get_the_arm() -> None:
     ]
 
 
-def test_a_run_keeps_its_name() -> None:
-    """Else a command that was given before would begin its run anew."""
+def test_the_demo_is_still_the_committed_baseline() -> None:
+    """Its name, so that its command finds it, and its options, so that a new run compares."""
     demo = Settings(
         drafters=("dflash,eagle3,eagle3-chain16,diffuspec,specdiff2,draft-model,prompt-lookup",),
         suites=("smoke",),
         limit=16,
         max_new_tokens=64,
     )
-    assert make_plan(demo).name == "tiny-target-0389ecb4"
+    plan, manifest = make_plan(demo), load_manifest(ROOT / "results" / "baseline")
+    assert plan.name == manifest.run
+    recorded = {cell.drafter: cell.options for cell in manifest.cells.values()}
+    assert {arm.name: asdict(arm.options) for arm in plan.arms} == recorded
 
 
 @pytest.mark.parametrize(
