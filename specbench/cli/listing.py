@@ -8,13 +8,14 @@ from specbench.cli.tables import show
 from specbench.inputs import cards, pairs, registry
 from specbench.inputs.options import describe
 from specbench.inputs.registry import DRAFTERS, GENERATORS, TRAINERS
+from specbench.training.settings import RecipeSettings
 
 app = typer.Typer(
     no_args_is_help=True, help="List drafters and their options, suites, or published drafts."
 )
 HOW_TO_SET = {
     DRAFTERS: "--set {name}.KEY=VALUE or --drafter {name}[KEY=VALUE]",
-    TRAINERS: "specbench train {name} --set KEY=VALUE",
+    TRAINERS: "specbench train {name} {form}",
     GENERATORS: "specbench generate --set KEY=VALUE",
 }
 
@@ -49,8 +50,10 @@ def options(
         if any(one.name == name for one in registry.registered(group))
     ]
     for group in groups or [DRAFTERS]:
-        one = registry.find(name, group)
-        typer.echo(f"{registry.KINDS[group]} {name}: {HOW_TO_SET[group].format(name=name)}")
+        one, kind = registry.find(name, group), registry.options_class(name, group)
+        form = "--set KEY=VALUE" if issubclass(kind, RecipeSettings) else "--KEY VALUE"
+        how = HOW_TO_SET[group].format(name=name, form=form)
+        typer.echo(f"{registry.KINDS[group]} {name}: {how}")
         rows = [
             (
                 option.name,
@@ -58,7 +61,7 @@ def options(
                 one.settings.get(option.name, option.default or "required"),
                 option.help,
             )
-            for option in describe(registry.options_class(name, group))
+            for option in describe(kind)
         ]
         show(("option", "type", "default", "meaning"), rows)
 

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from specbench.cli.fields import with_fields
-from specbench.errors import UserError
-from specbench.inputs.options import parse_options
+from specbench.inputs.options import assignments, parse_options
 from specbench.training.settings import (
     TRAINER_OPTIONS,
     TRAINERS,
@@ -147,12 +146,12 @@ def _recipe_command(point: EntryPoint) -> Callable[..., None]:
         exclude: Exclude = [],  # noqa: B006 (typer reads the default, nobody changes it)
         settings: TrainSettings = DRAFT_RUN,
         resume: Resume = False,
-        assignments: Assignments = [],  # noqa: B006 (as above)
+        given: Assignments = [],  # noqa: B006 (as above)
     ) -> None:
         from specbench.training.recipe import train_draft
 
         recipe = point.load()
-        options = parse_options(point.name, recipe.Options, assigned(assignments))
+        options = parse_options(point.name, recipe.Options, assignments(given))
         job = Job(target, tuple(corpus), tuple(exclude), out, command_line())
         result = train_draft(recipe, options, job, settings, resume=resume)
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.validation.items())
@@ -175,18 +174,3 @@ def _plain_command(point: EntryPoint, settings: type) -> Callable[..., None]:
 
     run.__annotations__["options"] = settings
     return with_fields(point.name)(run)
-
-
-def assigned(assignments: Sequence[str]) -> dict[str, str]:
-    """``key=value`` texts as a mapping.
-
-    Raises:
-        UserError: a text without an equals sign.
-    """
-    settings: dict[str, str] = {}
-    for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator:
-            raise UserError(f"--set {assignment} must look like key=value.")
-        settings[key.strip().replace("-", "_")] = text.strip()
-    return settings

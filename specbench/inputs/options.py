@@ -78,6 +78,8 @@ def as_typed(value: Any) -> str:
 def assignments(texts: Iterable[str]) -> dict[str, str]:
     """``key=value`` texts of `--set` as a mapping; the last text of a key counts.
 
+    A key may be typed with dashes: ``block-size=8``.
+
     Raises:
         UserError: a text without an equals sign.
     """
@@ -86,7 +88,7 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set {text} must look like key=value.")
-        settings[key.strip()] = value.strip()
+        settings[key.strip().replace("-", "_")] = value.strip()
     return settings
 
 

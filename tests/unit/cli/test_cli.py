@@ -79,6 +79,7 @@ def test_no_list_imports_torch() -> None:
         ("dflash", "drafter dflash: --set dflash.KEY=VALUE or --drafter dflash[KEY=VALUE]"),
         ("dflash", "candidates\tint\t1\tAbove 1: verify"),
         ("dflash", "trainer dflash: specbench train dflash --set KEY=VALUE"),
+        ("ngram", "trainer ngram: specbench train ngram --KEY VALUE"),
         ("diffusion", "generator diffusion: specbench generate --set KEY=VALUE"),
         ("diffusion", "steps\tint or none\tnone\tForwards in all"),
         ("eagle3", "total_tokens\tint\t60\t"),

@@ -95,7 +95,7 @@ def test_options_are_described() -> None:
 
 
 def test_assignments() -> None:
-    assert assignments(["a=1", " b = x=y ", "a=2"]) == {"a": "2", "b": "x=y"}
+    assert assignments(["a-b=1", " b = x=y ", "a_b=2"]) == {"a_b": "2", "b": "x=y"}
     with pytest.raises(UserError, match="--set a must look like key=value"):
         assignments(["a"])
 

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from specbench.api import Target
 from specbench.cli import train as cli
-from specbench.errors import UserError
 from specbench.training.embedded.responses import generate, write_responses
 from specbench.training.embedded.target import bits_per_byte, prepare, train_target
 from specbench.training.features import FrozenTarget
@@ -163,15 +162,6 @@ def test_a_recipe_is_trained_by_the_same_loop(trained, corpus, tmp_path):
     assert (tmp_path / "draft" / "weights.txt").is_file()
     card = json.loads((tmp_path / "draft" / "card.json").read_text())
     assert (card["target"], card["options"]["boundary"]) == ("small", 2)
-
-
-def test_assignments_become_settings():
-    assert cli.assigned(["boundary=3", "draft-vocabulary = 48"]) == {
-        "boundary": "3",
-        "draft_vocabulary": "48",
-    }
-    with pytest.raises(UserError, match="--set boundary must look like key=value"):
-        cli.assigned(["boundary"])
 
 
 def test_the_command_trains_and_records_itself(corpus, tmp_path, monkeypatch):
