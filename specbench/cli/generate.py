@@ -71,14 +71,16 @@ def generate(
         dtype=torch_dtype(choose_dtype(dtype, where)),
     )
     settings = parse_options(model, writer.Options, given)
-    words = _tokenizer(writer, model, tokenizer)
+    loaded = _tokenizer(writer, model, tokenizer)
     taken: dict[int, tuple[int, int]] = {}
     request = TextRequest(length, settings, sampling, seed)
-    for number, (slots, tokens) in enumerate(writer.steps(_encode(words, prompt, raw), request), 1):
+    for number, (slots, tokens) in enumerate(
+        writer.steps(_encode(loaded, prompt, raw), request), 1
+    ):
         taken |= {slot: (token, number) for slot, token in zip(slots, tokens, strict=True)}
         if trace:
-            typer.echo(f"step {number:3}  {_line(taken, words, length)}")
-    _report(taken, words, writer.stop_ids)
+            typer.echo(f"step {number:3}  {_line(taken, loaded, length)}")
+    _report(taken, loaded, writer.stop_ids)
 
 
 def _tokenizer(writer: "Generator", model: str, name: str | None) -> Any:

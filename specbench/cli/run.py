@@ -158,21 +158,19 @@ def _describe(plan: "Plan", folder: Path) -> None:
             f"{suite.max_new_tokens} new tokens each"
         )
     parts = progress(plan, folder)
+    left = [part.seconds_left for part in parts]
+    times = ["unknown" if seconds is None else duration(seconds) for seconds in left]
     rows = [
-        (
-            part.suite.name,
-            part.arm.label,
-            str(len(part.answers)),
-            str(part.missing),
-            "unknown" if part.seconds_left is None else duration(part.seconds_left),
-        )
-        for part in parts
+        (part.suite.name, part.arm.label, str(len(part.answers)), str(part.missing), time)
+        for part, time in zip(parts, times, strict=True)
     ]
     show(("suite", "drafter", "answered", "missing", "time left"), rows)
     missing = sum(part.missing for part in parts)
+    known = [seconds for seconds in left if seconds is not None]
+    about = f", about {duration(sum(known))}" if len(known) == len(left) else ""
     typer.echo(
         f"in all   {len(parts)} cells, {plan.answers} answers, {missing} of them missing in "
-        f"{folder}; nothing was run"
+        f"{folder}{about}; nothing was run"
     )
 
 

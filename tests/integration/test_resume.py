@@ -155,6 +155,7 @@ def test_a_stopped_run_says_what_is_done_and_how_to_go_on(target: Path, tmp_path
     dry = call(*shlex.split(go_on)[1:], "--dry-run", cwd=tmp_path).stdout
     rows = [line.split("\t") for line in dry.splitlines() if line.startswith("smoke\t")]
     assert {(missing, left) for *_, missing, left in rows} == {("0", "0s")}
+    assert f"0 of them missing in {out}, about 0s; nothing was run" in dry
 
 
 def test_a_finished_run_is_not_touched(target: Path, tmp_path: Path) -> None:
