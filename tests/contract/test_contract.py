@@ -88,11 +88,7 @@ def settings(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
-@pytest.mark.parametrize(
-    "entry",
-    [one for one in registry.registered() if one.distribution == OURS],
-    ids=lambda e: e.name,
-)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_every_drafter_keeps_the_contract(
     entry: registry.Registered,
     check: Check,
@@ -125,3 +121,18 @@ def test_every_shape_keeps_the_contract_on_every_kind_of_target(
 ) -> None:
     target = tiny_target(layers=2, context=64, **TARGETS[kind])  # type: ignore[arg-type]
     check(target, lambda: ScriptedDrafter(target, SCRIPTED[shape]))
+
+
+PLAIN = {"prompt-lookup": {}, "draft-model": {}, "draft-model argmax": {"sample": "false"}}
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("variant", PLAIN)
+@pytest.mark.parametrize("kind", TARGETS)
+def test_drafters_for_any_target_keep_the_contract(
+    kind: str, variant: str, check: Check, settings: Callable[[str], Settings]
+) -> None:
+    name = variant.partition(" ")[0]
+    target = tiny_target(layers=2, context=64, **TARGETS[kind])  # type: ignore[arg-type]
+    options = parse_options(name, registry.options_class(name), settings(name) | PLAIN[variant])
+    check(target, lambda: registry.make_drafter(name, options))
