@@ -14,12 +14,13 @@ from specbench.core.rules import REJECT, SELECT, SELECT_RATIO, WALK, Kept, Rule
 from specbench.core.sampling import Sampling, draw, probabilities, seeded_generator
 from specbench.core.target import Target
 from specbench.drafting.adaptive import AdaptiveLength, before_stop
-from specbench.drafting.options import ModelOptions, check_candidates
+from specbench.drafting.options import ModelOptions
 from specbench.drafting.proposals import (
     all_finite,
     draw_candidates,
     drawn,
     merge_chains,
+    rule_of,
     with_candidates,
 )
 from specbench.errors import UserError
@@ -47,12 +48,12 @@ __all__ = [
     "all_finite",
     "before_stop",
     "cache_argument",
-    "check_candidates",
     "draw",
     "draw_candidates",
     "drawn",
     "merge_chains",
     "probabilities",
+    "rule_of",
     "seeded_generator",
     "with_candidates",
 ]
