@@ -113,7 +113,7 @@ def test_more_than_the_capacity_is_refused() -> None:
     cache = KVCache(1, capacity=3)
     new = torch.zeros(1, 1, 2, 4)
     cache.update(new, new, 0)
-    with pytest.raises(ValueError, match="holds 3 positions, 4 are needed"):
+    with pytest.raises(ValueError, match="has 3 positions, but 4 are needed"):
         cache.update(new, new, 0)
 
 
