@@ -104,7 +104,7 @@ def test_a_line_in_the_middle_that_cannot_be_read_is_named(store: Store, spoilt:
 def test_a_sample_of_an_unknown_cell_is_refused(store: Store) -> None:
     store.append(replace(sample("a"), cell="0123456789"))
     store.close()
-    with pytest.raises(UserError, match="sample a of a cell 0123456789 that its manifest"):
+    with pytest.raises(UserError, match="sample a of cell 0123456789, which its manifest"):
         Store(store.folder, manifest(CELL))
 
 
@@ -113,7 +113,7 @@ def test_a_newer_schema_asks_for_a_newer_specbench(store: Store) -> None:
     path = store.folder / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": MANIFEST_SCHEMA + 1}))
     with pytest.raises(
-        UserError, match=rf"schema {MANIFEST_SCHEMA + 1}, this .* take the newer specbench"
+        UserError, match=rf"schema {MANIFEST_SCHEMA + 1}, but this .* use the newer specbench"
     ):
         load_manifest(store.folder)
 
@@ -179,9 +179,9 @@ def test_a_second_writer_is_refused(store: Store) -> None:
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ((replace(CELL, width=5),), "width of prompt-lookup on smoke: 10 there, 5 asked for"),
-        ((CELL, replace(CELL, suite="other")), "prompt-lookup on other is only asked for"),
-        ((replace(CELL, sample_ids=("a",)),), "sample_ids of prompt-lookup on smoke: a, b there"),
+        ((replace(CELL, width=5),), "width of prompt-lookup on smoke: 10 stored, 5 requested"),
+        ((CELL, replace(CELL, suite="other")), "prompt-lookup on other is only requested"),
+        ((replace(CELL, sample_ids=("a",)),), "sample_ids of prompt-lookup on smoke: a, b stored"),
     ],
 )
 def test_another_run_is_refused(store: Store, cells: tuple[Cell, ...], message: str) -> None:
@@ -226,7 +226,7 @@ def test_what_could_not_be_bound_is_the_same_run_once_it_can(unbound: Store) -> 
     with closing(Store(unbound.folder, manifest(UNBOUND, OTHER))) as third:
         third.adopt(manifest(UNBOUND, OTHER))
         assert third.cell(UNBOUND) == BOUND, "what is known stays known"
-    with pytest.raises(UserError, match="width of prompt-lookup on smoke: 10 there, 4 asked"):
+    with pytest.raises(UserError, match="width of prompt-lookup on smoke: 10 stored, 4 req"):
         Store(unbound.folder, manifest(replace(BOUND, width=4), OTHER))
 
 
@@ -252,7 +252,7 @@ def test_a_kill_while_adopting_leaves_a_run_that_goes_on(
     [
         ({"options": {"tokens": 4}}, "options of prompt-lookup on smoke"),
         ({"draft_model": ModelId("other")}, "draft_model of prompt-lookup on smoke"),
-        ({"seed": 1}, "seed of prompt-lookup on smoke: 0 there, 1 asked for"),
+        ({"seed": 1}, "seed of prompt-lookup on smoke: 0 stored, 1 requested"),
     ],
 )
 def test_another_run_of_what_could_not_be_bound_is_refused(
@@ -266,7 +266,7 @@ def test_ids_over_other_fields_are_of_another_run(store: Store) -> None:
     store.close()
     path = store.folder / MANIFEST
     path.write_text(path.read_text().replace(CELL.id, "0123456789"))
-    with pytest.raises(UserError, match=r"holds another run \(other cells\)"):
+    with pytest.raises(UserError, match=r"holds another run \(its cells have other ids\)"):
         Store(store.folder, manifest(CELL))
 
 
@@ -280,7 +280,7 @@ def test_a_run_is_interrupted_from_its_beginning_to_its_end(store: Store) -> Non
     with closing(Store(store.folder, manifest(CELL))) as third:
         assert not third.interrupted
         elsewhere = replace(manifest(CELL), environment={"threads": 2})
-        with pytest.raises(UserError, match=r"began somewhere else \(threads: 1 -> 2\)"):
+        with pytest.raises(UserError, match=r"began in another environment \(threads: 1 -> 2\)"):
             third.begin(elsewhere)
     assert sorted(path.name for path in store.folder.iterdir()) == [MANIFEST, SAMPLES]
 
@@ -296,5 +296,5 @@ def test_samples_without_a_manifest_are_refused(store: Store) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UserError, match=r"file.* cannot be made or written \(.*--out"):
+        with pytest.raises(UserError, match=r"file.* cannot be created or written \(.*--out"):
             Store(place, manifest(CELL))
