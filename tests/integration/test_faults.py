@@ -142,14 +142,14 @@ MALFORMED: dict[str, tuple[Callable[[], Proposal], str, float]] = {
     "id": (lambda: Proposal.chain(ids(1, 10**6)), "id 1000000, outside the target's", 0),
     "negative": (lambda: Proposal.chain(ids(-1)), "id -1, outside the target's", 0),
     "wide": (lambda: Proposal.chain(ids(1, 2, 3, 4)), "4 tokens proposed by a drafter of wi", 0),
-    "nan": (lambda: Proposal.chain(ids(1, 2), NAN), "distributions hold NaN or infinity", 1),
+    "nan": (lambda: Proposal.chain(ids(1, 2), NAN), "distributions contain NaN or infinity", 1),
     "nan tree": (
-        lambda: Proposal(ids(1, 2), ids(-1, -1), NAN), "distributions hold NaN or infinity", 1,
+        lambda: Proposal(ids(1, 2), ids(-1, -1), NAN), "distributions contain NaN or infinity", 1,
     ),
     "drawn id": (
         lambda: Proposal.chain(ids(1, 300), torch.full((2, 259), 1 / 259)), "id 300, outside", 1,
     ),
-    "unannounced": (lambda: Proposal.chain(ids(1, 2), NAN), "hands over distributions", 0),
+    "unannounced": (lambda: Proposal.chain(ids(1, 2), NAN), "proposes distributions", 0),
 }  # fmt: skip
 
 

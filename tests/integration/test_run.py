@@ -326,7 +326,7 @@ def test_traces_may_be_taken_later_where_the_run_was_made(
     files = sorted(path.name for path in folder.iterdir())
     facts = runner.environment("cpu")
     monkeypatch.setattr(runner, "environment", lambda device: facts | {"cpu": "another"})
-    with pytest.raises(UserError, match="began somewhere else"):
+    with pytest.raises(UserError, match="began in another environment"):
         run_plan(asked, folder, "command", Recorder(), trace=1)
     assert run_plan(asked, folder, "command", Recorder()).finished_before
     assert sorted(path.name for path in folder.iterdir()) == files
