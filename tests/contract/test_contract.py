@@ -1,4 +1,4 @@
-"""Every drafter of ours passes the contract kit, on each kind of target."""
+"""Our drafters pass the contract kit on every kind of target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture(scope="module")
 def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A draft that agrees with the target now and then: the target's own shape, one layer."""
+    """Write a one-layer draft of the target's shape, which sometimes agrees with the target."""
     folder = tmp_path_factory.mktemp("draft")
     tiny_target(layers=1).model.save_pretrained(folder)
     return folder
@@ -44,7 +44,7 @@ DRAFTERS: dict[str, Factory] = {
         target, ScriptedOptions(shape="chains", wrong=0.3)
     ),
     "scripted tree": lambda target, folder: ScriptedDrafter(target, ScriptedOptions(wrong=0.3)),
-    "scripted drawn tree": lambda target, folder: ScriptedDrafter(
+    "scripted sampled tree": lambda target, folder: ScriptedDrafter(
         target, ScriptedOptions(sampled=True)
     ),
 }
