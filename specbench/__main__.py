@@ -1,4 +1,4 @@
-"""`python -m specbench`."""
+"""Run the command line with ``python -m specbench``."""
 
 from specbench.cli import main
 

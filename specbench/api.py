@@ -1,4 +1,4 @@
-"""All that a drafter's author may import."""
+"""All names that the author of a drafter needs; ``drafting`` and ``training`` add helpers."""
 
 from specbench.core.drafter import (
     Autoregressive,

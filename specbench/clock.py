@@ -14,21 +14,21 @@ import torch
 
 
 def now() -> float:
-    """Monotonic seconds since an arbitrary start."""
+    """Return monotonic seconds since an arbitrary start."""
     return time.perf_counter()
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until ``device`` has done all that was asked of it."""
+    """Wait until ``device`` has finished all work that was queued on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class PhaseProbe:
-    """Seconds by phase: the device's own events on CUDA, the clock elsewhere.
+    """Measures seconds per phase, with device events on CUDA and with the clock elsewhere.
 
-    A phase inside another one ("search" in "draft") counts for itself and not for the outer one.
-    Looking costs time, so a pass with it gives shares and never headline figures.
+    The time of a phase inside another one ("search" in "draft") is not counted for the outer
+    one. Probing costs time, so a pass with this probe gives shares and never headline figures.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -47,7 +47,7 @@ class PhaseProbe:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by name of phase, of all that has ended."""
+        """Seconds by phase name, over all phases that have ended."""
         synchronise(self._device)
         totals: dict[str, float] = defaultdict(float)
         for phase in self._phases:
@@ -67,7 +67,7 @@ class _Phase:
 
 
 def _mark(device: torch.device) -> Any:
-    """This moment: an event in the device's stream on CUDA, seconds elsewhere."""
+    """Mark this moment: an event in the device's stream on CUDA, seconds elsewhere."""
     if device.type != "cuda":
         return now()
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -80,10 +80,10 @@ def _between(start: Any, end: Any) -> float:
 
 
 class EnergyMeter:
-    """Joules a device has taken since some moment, where the driver or the kernel tells.
+    """Measures the joules that a device has used since the meter was made.
 
-    NVIDIA's total energy counter through NVML (the optional package nvidia-ml-py), or the
-    processor packages' RAPL counters in the kernel's powercap folder.
+    It reads NVIDIA's total energy counter through NVML (the optional package nvidia-ml-py), or
+    the processor packages' RAPL counters in the kernel's powercap folder.
     """
 
     def __init__(self, device: torch.device, powercap: Path = Path("/sys/class/powercap")) -> None:
@@ -91,7 +91,7 @@ class EnergyMeter:
         self._start = self._read() if self._read else None
 
     def joules(self) -> float | None:
-        """Since the meter was made; None where nothing tells, or a counter wrapped around."""
+        """Return the joules used so far; None without a counter, or if it wrapped around."""
         if self._read is None or self._start is None:
             return None
         end = self._read()
@@ -106,7 +106,7 @@ def _rapl(powercap: Path) -> Callable[[], float | None] | None:
     def read() -> float | None:
         try:
             return sum(int(counter.read_text()) for counter in counters) / 1e6
-        except (OSError, ValueError):  # Since 2020 only root may read them on most systems.
+        except (OSError, ValueError):  # On most systems only root may read them (since 2020).
             return None
 
     return read

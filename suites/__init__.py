@@ -1,1 +1,1 @@
-"""One card (TOML) a suite, and the embedded prompts: data, not code."""
+"""One card (TOML) per suite, and the embedded prompts: data, not code."""

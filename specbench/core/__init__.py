@@ -1,1 +1,1 @@
-"""The decoding core: torch only; no clock, no files, no tables."""
+"""The decoding core. It needs torch only, and it reads no clock, no files and no tables."""

@@ -1,4 +1,4 @@
-"""Attention for verification: grouped queries against an unrepeated cache."""
+"""Attention for verification: grouped queries over K and V that are never repeated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ NAME = "specbench_sdpa"
 def grouped_attention(
     q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None = None
 ) -> Tensor:
-    """q ``[b, h, n, d]`` over keys and values ``[b, g, m, d]`` to ``[b, n, h, d]``.
+    """Attend with q ``[b, h, n, d]`` to keys and values ``[b, g, m, d]``.
 
-    The query heads of a group are laid under one another as rows, so that the history is never
-    repeated, only the small mask; and not even that by who brings it repeated.
+    Query heads of a group are stacked as rows, so K and V are never repeated. A mask already
+    repeated per head is used as it is.
 
     Args:
-        mask: bool, ``[..., n, m]`` or ``[..., h / g * n, m]``; None sees everything.
-        scale: of the scores; None is ``d ** -0.5``.
+        mask: bool, ``[..., n, m]`` or ``[..., h / g * n, m]``; None masks nothing.
+        scale: factor of the scores; None means ``d ** -0.5``.
+
+    Returns:
+        ``[b, n, h, d]``.
     """
     batch, heads, rows, width = q.shape
     groups = heads // keys.shape[1]
@@ -42,11 +45,11 @@ def packed_attention(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """SDPA as `grouped_attention` lays it out.
+    """Compute SDPA through `grouped_attention`.
 
     transformers repeats K and V for every query head as soon as there is a mask and more than
     one query, which copies the whole history in every layer of every round. Without a mask
-    (prefill, one row) its own way is already lean.
+    (prefill, one row) it copies nothing, so its own function is used.
     """
     groups = getattr(module, "num_key_value_groups", 1)
     if attention_mask is None or groups == 1:

@@ -1,4 +1,4 @@
-"""The loop: draft, verify, commit. The only place where target, verifier and drafter meet."""
+"""The loop: draft, verify, commit. Only here do target, verifier and drafter meet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from specbench.core.verifier import Verifier
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round as it happened.
+    """What one round did.
 
     Attributes:
-        drafted: tokens proposed.
-        accepted: tokens of the kept path, before any cut.
+        drafted: number of tokens proposed.
+        accepted: number of tokens on the kept path, before any cut.
         tokens: the emitted tokens: accepted and bonus, cut at a stop token and at the budget.
     """
 
@@ -30,7 +30,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A finished sequence: output tokens, its rounds, and why it ended ("stop" or "length")."""
+    """The output tokens of a sequence, its rounds, and why it ended ("stop" or "length")."""
 
     tokens: tuple[int, ...]
     rounds: tuple[Round, ...]
@@ -40,7 +40,11 @@ class Output:
 def cut(
     tokens: tuple[int, ...], budget: int, stop_ids: frozenset[int]
 ) -> tuple[tuple[int, ...], str | None]:
-    """Tokens up to and including the first stop token, at most ``budget``; and the reason."""
+    """Cut ``tokens`` after the first stop token and at ``budget`` tokens.
+
+    Returns:
+        The tokens left, and why the sequence ends with them ("stop", "length") or None.
+    """
     tokens = tokens[:budget]
     for index, token in enumerate(tokens):
         if token in stop_ids:
@@ -49,23 +53,24 @@ def cut(
 
 
 class Decoding:
-    """One sequence: `prefill`, then `rounds` until it ends, then `output`.
+    """Decodes one sequence: `prefill`, then `rounds` until it ends, then `output`.
 
-    The first output token is the prefill's and belongs to no round: that token and the emitted
-    tokens of all rounds are the output. There is no round when the first token ends the sequence.
+    The prefill gives the first output token, which belongs to no round. This token and the
+    emitted tokens of all rounds are the output. If it ends the sequence, there are no rounds.
 
     Args:
         target: the model; ``drafter`` is bound to it.
         prompt: token ids.
-        max_new_tokens: cut to what the target's context leaves.
-        sampling, seed: of the output; greedy by default.
-        stop_ids: tokens that end the output; None takes the target's own.
-        rule: judges the proposals; None takes the drafter's own.
-        depth: the most levels a proposal may have; None leaves that to the drafter.
-        probe: sees the phases "draft", "verify", "accept" and "update".
+        max_new_tokens: the most output tokens; fewer if the target's context is too short.
+        sampling: sampling of the output; None is greedy.
+        seed: random seed.
+        stop_ids: tokens that end the output; None means the target's own.
+        rule: acceptance rule; None means the drafter's own.
+        depth: the most levels of a proposal; None means no limit but the budget.
+        probe: observes the phases "draft", "verify", "accept" and "update".
 
     Attributes:
-        left: tokens that may still be emitted.
+        left: number of tokens that may still be emitted.
         finish: why the sequence has ended, or None.
 
     Raises:
@@ -112,7 +117,7 @@ class Decoding:
         self._emit(self._prefilled.tokens[-1:])
 
     def rounds(self) -> Iterator[Round]:
-        """Everything after the prefill, one round at a time.
+        """Decode all that follows the prefill, one round per step.
 
         Raises:
             ValueError: a malformed proposal, or distributions that the drafter's rule ignores.
@@ -130,19 +135,19 @@ class Decoding:
         return self._session
 
     def propose(self) -> Proposal:
-        """The session's next proposal."""
+        """Ask the session for the next proposal."""
         levels = self.left if self._depth is None else min(self.left, self._depth)
         with self._probe.phase("draft"):
             proposal = self._session.propose(levels)
         own = self._drafter.rule
         if proposal.probs is not None and own.same_text:
             raise ValueError(
-                f"{self._drafter.name} hands over distributions, which `{own.name}` ignores"
+                f"{self._drafter.name} proposes distributions, which its rule `{own.name}` ignores"
             )
         return proposal
 
     def judge(self, proposal: Proposal) -> Round:
-        """Verify a proposal, emit what is kept, tell the session."""
+        """Verify a proposal, emit what is kept, and tell the session."""
         with self._probe.phase("verify"):
             commit = self.verifier.verify(proposal)
         emitted = self._emit(commit.tokens)
@@ -153,11 +158,11 @@ class Decoding:
         return self._rounds[-1]
 
     def output(self) -> Output:
-        """What has been said so far."""
+        """Return what has been decoded so far."""
         return Output(tuple(self._tokens), tuple(self._rounds), self.finish or "length")
 
     def run(self) -> Output:
-        """The whole sequence."""
+        """Decode the whole sequence."""
         self.prefill()
         for _ in self.rounds():
             pass
@@ -180,7 +185,7 @@ def generate(
     seed: int = 0,
     stop_ids: frozenset[int] | None = None,
 ) -> Output:
-    """Decode one sequence with a bound drafter, without any measuring; see `Decoding`."""
+    """Decode one sequence with a bound drafter, without measuring; see `Decoding`."""
     return Decoding(
         target,
         drafter,

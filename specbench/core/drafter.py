@@ -17,22 +17,22 @@ from specbench.core.rules import WALK, Rule
 from specbench.core.sampling import Sampling
 
 Role = Literal["baseline", "control", "method"]
-"""What a drafter is in a comparison. A control (self-test, oracle) is never ranked."""
+"""What an arm is in a comparison. A control (self-test, oracle) is never ranked."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """The truth, as a draft session learns it: what was committed since it was last told.
+    """The tokens that were committed since the previous commit, as a draft session learns them.
 
-    The prompt is the first commit. Over all commits there is one token more than there are
-    feature rows: the newest token, the anchor, has not been through the target yet.
+    The prompt is the first commit. All commits together hold one token more than feature rows,
+    because the target has not processed the newest token, the anchor, yet.
 
     Attributes:
         tokens: the newly committed token ids; the last one is the anchor.
         features: ``[rows, taps, hidden]`` target hidden states, in the order of the drafter's
             taps, at the positions of the previous anchor and of all new tokens but the last
-            (for the prompt: at every prompt position). None when nothing is tapped.
-        accepted: how many proposal tokens of the round are among ``tokens``.
+            (for the prompt: at every prompt position). None if the drafter has no taps.
+        accepted: number of the round's proposal tokens among ``tokens``.
     """
 
     tokens: tuple[int, ...]
@@ -47,13 +47,13 @@ class TargetView:
     Attributes:
         name: hub id or folder.
         embedding: the input embedding module, ``[vocabulary, hidden]`` weights.
-        norm: the final norm between the last layer and the head, or None where it has no such
-            name in the model.
-        head: the output head, hidden states to logits.
+        norm: the final norm between the last layer and the head, or None if the model has no
+            module of this name.
+        head: the output head, from hidden states to logits.
         config: the target's own (text) configuration.
-        tokenizer: its tokenizer, or None.
-        stop_ids: tokens that end its answers.
-        revision: of the hub id, where one was asked for.
+        tokenizer: the target's tokenizer, or None.
+        stop_ids: tokens that end an answer.
+        revision: requested revision of the hub id, or None.
     """
 
     name: str
@@ -72,13 +72,13 @@ class TargetView:
 
 
 class Probe(Protocol):
-    """Something that looks at the phases of a round from outside."""
+    """An observer of the phases of a round."""
 
     def phase(self, name: str) -> AbstractContextManager[object]: ...
 
 
 class NullProbe:
-    """Looks at nothing and costs nothing; headline figures come from runs with it."""
+    """A probe that records nothing and costs nothing; headline figures come from runs with it."""
 
     _nothing = nullcontext()
 
@@ -92,9 +92,9 @@ class Request:
 
     Attributes:
         sampling: the target's sampling; a drafter that samples applies the same filter.
-        seed: seeds the session's own generator; the verifier's noise is another stream.
+        seed: random seed of the session's own generator; the verifier uses another stream.
         capacity: the most positions the sequence can take, prompt and proposals included.
-        probe: for a drafter whose drafting has parts worth telling apart: what it does inside
+        probe: lets a drafter time a part of its drafting: the time spent inside
             ``with request.probe.phase("search")`` is counted there and not as "draft".
     """
 
@@ -105,18 +105,18 @@ class Request:
 
 
 class DraftSession(ABC):
-    """Drafting for one sequence; owns whatever cache it needs."""
+    """Drafting for one sequence; it owns the caches that it needs."""
 
     @abstractmethod
     def commit(self, commit: Commit) -> None:
-        """Learn what was committed. The first call brings the prompt and its first token."""
+        """Learn what was committed. The first commit is the prompt and the first output token."""
 
     @abstractmethod
     def propose(self, budget: int) -> Proposal:
         """Propose a tree below the anchor, at most ``budget`` (>= 1) levels deep."""
 
     def buffers(self) -> Iterable[Tensor]:
-        """The preallocated buffers that the session owns, its K/V caches above all.
+        """Return the preallocated buffers that the session owns, such as its K/V caches.
 
         They stay in place for the whole sequence: the contract kit compares their addresses.
         """
@@ -124,13 +124,13 @@ class DraftSession(ABC):
 
 
 class Drafter(ABC):
-    """Long-lived; holds weights.
+    """Proposes tokens for any number of sequences; it is long-lived and holds weights.
 
     Attributes:
-        name: as on the command line.
+        name: name on the command line.
         role: what it is in a comparison.
         Options: frozen dataclass of its settings.
-        taps: target boundaries whose hidden states it wants (0 is the embedding output, i the
+        taps: target boundaries whose hidden states it needs (0 is the embedding output, i the
             residual stream after i decoder layers); known after `bind`.
         width: the most tokens one proposal holds; known after `bind`.
     """
@@ -146,14 +146,14 @@ class Drafter(ABC):
 
     @property
     def details(self) -> dict[str, Any]:
-        """What `bind` settled beside the options, as JSON values, for the record of a run."""
+        """JSON values that `bind` determined and the options do not tell, for the manifest."""
         return {}
 
     @property
     def rule(self) -> Rule:
         """The acceptance rule for its proposals at temperature > 0; known before `bind`.
 
-        `WALK` for one-hot tokens, `REJECT` for tokens that come with the distribution they were
+        It is `WALK` for one-hot tokens, `REJECT` for tokens with the distributions that they were
         drawn from, or a rule of the drafter's own. At temperature 0 every proposal is walked.
         """
         return WALK
@@ -167,21 +167,21 @@ class Drafter(ABC):
         """
 
     def prepare(self, prompt: list[int], request: Request) -> None:  # noqa: B027 (optional)
-        """Work done before an answer is timed; called for controls only.
+        """Do untimed work before an answer; this is called for controls only.
 
-        A method must pay for all its work on the clock. The oracle learns the answer here.
+        All work of a method must be timed. The oracle learns the answer here.
         """
 
     @abstractmethod
     def open(self, request: Request) -> DraftSession:
-        """Start a sequence."""
+        """Open a draft session for one sequence."""
 
 
 class Unbound(Drafter):
-    """Stands in for a drafter that could not be bound: whatever it is asked for fails the same.
+    """Replaces a drafter that could not be bound; every use raises the same error.
 
     Args:
-        error: what went wrong while the drafter was bound.
+        error: the error that binding raised.
     """
 
     name = "unbound"
@@ -198,7 +198,7 @@ class Unbound(Drafter):
 
 
 class Autoregressive(Drafter):
-    """No drafter: the empty proposal every round, through the same loop, cache and counting."""
+    """Plain decoding: an empty proposal in every round, with the same loop, cache and counts."""
 
     name = "autoregressive"
     role: ClassVar[Role] = "baseline"
@@ -211,7 +211,7 @@ class Autoregressive(Drafter):
 
 
 class SelfTest(Autoregressive):
-    """Autoregressive decoding once more, as if it were a drafter: an A/A test.
+    """Autoregressive decoding measured a second time, as if it were a method: an A/A test.
 
     Its true speedup is 1, so its interval shows the smallest difference this machine can resolve.
     """

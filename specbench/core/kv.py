@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """The name of the forward's cache argument, which changed between transformers 5 releases."""
+    """Return the name of the forward's cache argument; it changed within transformers 5."""
     parameters = inspect.signature(inspect.unwrap(type(model).forward)).parameters
     return "cache" if "cache" in parameters else "past_key_values"
 
@@ -20,8 +20,8 @@ def cache_argument(model: PreTrainedModel) -> str:
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     """K and V of one layer in buffers of fixed capacity; appending writes in place.
 
-    ``update`` returns views, so no round copies the history. Sliding-window layers keep
-    everything too and are cut by the mask: a window that forgets cannot be rolled back.
+    ``update`` returns views, so no round copies the history. Sliding-window layers also keep
+    every position, and the mask applies the window: dropped positions could not be rolled back.
     """
 
     is_compileable = False
@@ -42,26 +42,26 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append ``[batch, heads, n, head_dim]`` and return views of all that is held."""
+        """Append ``[batch, heads, n, head_dim]`` and return views of all positions held."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[-2]
         if end > self.capacity:
-            raise ValueError(f"the cache holds {self.capacity} positions, {end} are needed")
+            raise ValueError(f"the cache has {self.capacity} positions, but {end} are needed")
         self.keys[:, :, self.length : end] = key_states
         self.values[:, :, self.length : end] = value_states
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def keep(self, start: int, rows: Tensor) -> None:
-        """Keep the first ``start`` positions and, moved behind them, those at ``rows`` ``[m]``."""
+        """Keep the first ``start`` positions, and move those at ``rows`` ``[m]`` behind them."""
         end = start + rows.shape[0]
         self.keys[:, :, start:end] = self.keys[:, :, rows]
         self.values[:, :, start:end] = self.values[:, :, rows]
         self.length = end
 
     def reset(self) -> None:
-        """Forget everything and keep the buffers."""
+        """Drop all positions, but keep the buffers."""
         self.length = 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -74,12 +74,12 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.capacity
 
     def get_max_cache_shape(self) -> int:
-        """The older name of `get_max_length`."""
+        """Return the capacity; transformers' older name of `get_max_length`."""
         return self.capacity
 
 
 class KVCache(Cache):  # type: ignore[misc]
-    """A transformers cache of `PreallocatedLayer`, with the two moves a verifier needs."""
+    """A transformers cache of `PreallocatedLayer`, with the two changes that a verifier needs."""
 
     def __init__(self, num_layers: int, capacity: int) -> None:
         super().__init__(layers=[PreallocatedLayer(capacity) for _ in range(num_layers)])
@@ -87,11 +87,11 @@ class KVCache(Cache):  # type: ignore[misc]
 
     @property
     def length(self) -> int:
-        """Positions held."""
+        """Number of positions held."""
         return int(self.layers[0].length)
 
     def truncate(self, length: int) -> None:
-        """Forget every position from ``length`` on."""
+        """Drop every position from ``length`` on."""
         for layer in self.layers:
             layer.length = length
 

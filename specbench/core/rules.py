@@ -26,18 +26,18 @@ class Kept:
 
 
 Keep = Callable[[Proposal, Tensor, Sampling, Tensor, torch.Generator], Kept]
-"""(proposal, logits ``[n + 1, V]``, sampling, uniforms ``[>= depth + 1]``, generator) -> Kept."""
+"""(proposal, logits ``[n + 1, V]``, sampling, uniforms ``[>= depth + 1]``, generator) to Kept."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """An acceptance rule, as a drafter hands it over.
+    """An acceptance rule; a drafter hands over this object.
 
     Attributes:
-        name: for records and tables.
+        name: name in records and tables.
         keep: the rule itself, a pure function.
-        lossless: whether the output keeps the target's distribution. A rule that does not is
-            marked in every table.
+        lossless: whether the output keeps the target's distribution. A rule that does not keep
+            it is marked in every table.
         same_text: whether the text equals plain sampling with the same seed, token for token, at
             any temperature.
     """
@@ -48,7 +48,7 @@ class Rule:
     same_text: bool
 
     def at(self, sampling: Sampling) -> Rule:
-        """This rule, or `WALK` when sampling is greedy: then every proposal is walked."""
+        """Return this rule, or `WALK` for greedy sampling, where every proposal is walked."""
         return WALK if sampling.greedy else self
 
 
@@ -61,12 +61,13 @@ def walk(
 ) -> Kept:
     """Step from the anchor to the child that carries the target's own next token, until none does.
 
-    For one-hot proposals. The target's token at a node of depth d is the argmax, or drawn with
-    ``uniforms[d]``, so every emitted token uses the uniform of its own place in the output and
-    the text equals plain sampling with the same uniforms (lossless at any temperature).
+    This is the rule for one-hot proposals. The target's token at a node of depth d is the argmax,
+    or it is drawn with ``uniforms[d]``. So every emitted token uses the uniform of its own output
+    position, and the text equals plain sampling with the same uniforms (lossless at any
+    temperature).
 
-    Equal prefixes on different branches are followed together: the deepest node all of whose
-    ancestors match is the end of the path, which is the walk over the merged trie.
+    Equal prefixes on different branches are followed together: the path ends at the deepest node
+    that matches together with all its ancestors. This equals a walk over the merged trie.
 
     Raises:
         ValueError: the proposal is malformed or the logits are not finite.
@@ -89,12 +90,12 @@ def select(
     uniforms: Tensor,
     generator: torch.Generator | None = None,
 ) -> Kept:
-    """Self-selection (arXiv 2511.00606, algorithm 1): `walk`, on the path of `best_path` only.
+    """Select a path by self-selection (arXiv 2511.00606, algorithm 1), then `walk` along it only.
 
-    Drawing the target's token and stepping on where the path carries it accepts x with P(x) and
-    otherwise emits a draw from P without x: point-mass acceptance. The choice of the path looks
-    at no draw, so the rule is exact, and its text equals plain sampling with the same uniforms.
-    Never keeps more than `walk` does of the same proposal, which follows every path at once.
+    The target's token is drawn, and the walk goes on if the path carries it. So x is accepted
+    with P(x), and otherwise a draw from P without x is emitted: point-mass acceptance. The path
+    is chosen before any draw, so the rule is exact, and its text equals plain sampling with the
+    same uniforms. `walk` follows every path at once, so it keeps at least as many tokens.
 
     Raises:
         ValueError: the proposal is malformed or the logits are not finite.
@@ -115,10 +116,10 @@ def select_ratio(
     uniforms: Tensor,
     generator: torch.Generator,
 ) -> Kept:
-    """Self-selection, then `reject` on the chosen path: not lossless.
+    """Select a path by self-selection, then apply `reject` to it; this is not lossless.
 
-    The target's choice makes the path no draw from its distributions any more, and what is kept
-    leans towards what the target finds likely.
+    Once the target has chosen the path, its tokens no longer follow the distributions that they
+    were drawn from. The kept tokens are biased towards those that the target finds likely.
 
     Raises:
         ValueError: no distributions, a malformed proposal, or logits that are not finite.
@@ -138,16 +139,16 @@ def select_ratio(
 
 
 def best_path(proposal: Proposal, probs: Tensor) -> Tensor:
-    """``[n]`` bool: the nodes of the path with the largest `expected_streaks`."""
+    """Return ``[n]`` bool: the nodes of the path with the largest `expected_streaks`."""
     chosen = expected_streaks(proposal, probs).argmax()
     return _at(proposal.ancestors[1:, 1:], chosen)
 
 
 def expected_streaks(proposal: Proposal, probs: Tensor) -> Tensor:
-    """``[n]`` expected number of accepted tokens on the path to each node (the paper's Eq. 7).
+    """Return the ``[n]`` expected accepted tokens on the path to each node (the paper's Eq. 7).
 
-    The sum over the nodes of the path of the probability that all up to there are accepted, which
-    is the product of ``probs`` ``[n + 1, V]``, the target's, at the tokens.
+    This is a sum over the nodes of the path. A node contributes the probability that all tokens
+    up to it are accepted: the product of their target probabilities ``probs`` ``[n + 1, V]``.
     """
     above = proposal.ancestors[1:, 1:]
     tokens = proposal.tokens.clamp(0, probs.shape[-1] - 1)
@@ -156,13 +157,15 @@ def expected_streaks(proposal: Proposal, probs: Tensor) -> Tensor:
 
 
 def _parent_rows(proposal: Proposal) -> Tensor:
-    """The row of each token's parent; clamped, since a malformed tree is only refused with what
-    is fetched."""
+    """Return the logits row of each token's parent.
+
+    It is clamped, because a malformed tree is refused only when the results are fetched.
+    """
     return proposal.parents.clamp(-1, len(proposal) - 1) + 1
 
 
 def _deepest(proposal: Proposal, missed: Tensor) -> Tensor:
-    """The row of the deepest node that is not missed and has no missed ancestor."""
+    """Return the row of the deepest node that, like all its ancestors, is not missed."""
     alive = ~(proposal.ancestors[1:, 1:] & missed).any(-1)
     depth_if_alive = proposal.depths[1:] * alive
     return (depth_if_alive.argmax() + 1) * alive.any()
@@ -175,17 +178,17 @@ def reject(
     uniforms: Tensor,
     generator: torch.Generator,
 ) -> Kept:
-    """Speculative sampling with residuals (arXiv 2211.17192, algorithm 1; siblings 2310.15141).
+    """Apply speculative sampling (arXiv 2211.17192, algorithm 1; siblings: arXiv 2310.15141).
 
-    A token x drawn from q is kept when u < p(x) / q(x), strictly; otherwise p becomes the
-    normalised positive part of p - q (p itself where nothing is left) and the next sibling is
-    tried against it. One-hot tokens have q(x) = 1. Exact for chains and for siblings each of
-    which was drawn from its own ``probs`` row, given the siblings before it.
+    A token x drawn from q is kept if u < p(x) / q(x), strictly. Otherwise p becomes the
+    normalised positive part of p - q (p itself if nothing is left), and the next sibling is
+    tried against it. One-hot tokens have q(x) = 1. The rule is exact for chains, and for siblings
+    if each was drawn from its own ``probs`` row, given the siblings before it.
 
-    Equal prefixes on different branches are followed together, so that K chains drawn alike are
-    tried one after another for as long as they match (SpecInfer, arXiv 2305.09781, algorithm 2).
-    Their order and their duplicates count: a token refused before is refused again, but takes its
-    share of p. Chains for this rule must not be merged.
+    Equal prefixes on different branches are followed together, so K independently drawn chains
+    are tried one after another for as long as they match (SpecInfer, arXiv 2305.09781, algorithm
+    2). Their order and their duplicates matter: a token that was refused is refused again, but
+    its q is subtracted from p once more. So chains for this rule must not be merged.
     """
     target = probabilities(logits, sampling)
     if proposal.is_chain and proposal.probs is not None:
@@ -194,7 +197,7 @@ def reject(
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """Normalised positive part of p - q over the last axis; p where nothing is left."""
+    """Normalise the positive part of p - q over the last axis; return p if nothing is left."""
     rest = (p - q).clamp_(min=0)
     mass = rest.sum(-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp(min=torch.finfo(mass.dtype).tiny), p)
@@ -209,11 +212,11 @@ def _reject_chain(
 ) -> Kept:
     count = len(proposal)
     u = _uniform(count + 1, p, generator)
-    # Clamped, since a malformed proposal is only refused with what is fetched.
+    # Clamped, because a malformed proposal is refused only when the results are fetched.
     picked = proposal.tokens.clamp(0, p.shape[-1] - 1)[:, None]
     kept = u[:count] * q.gather(1, picked)[:, 0] < p[:count].gather(1, picked)[:, 0]
     accepted = kept.long().cumprod(0).sum()
-    # Past the last token there is nothing to subtract: the bonus comes from p itself.
+    # After the last token there is nothing to subtract: the bonus comes from p itself.
     q_at = _at(torch.cat([q, torch.zeros_like(q[:1])]), accepted)
     bonus = draw(residual(_at(p, accepted), q_at), u[count])
     return _fetch_chain(proposal, accepted, bonus, logits)
@@ -222,10 +225,10 @@ def _reject_chain(
 def _reject_tree(
     proposal: Proposal, target: Tensor, logits: Tensor, generator: torch.Generator
 ) -> Kept:
-    """Every node in the order of depth, without asking the host which of them are tried.
+    """Visit every node in order of depth; the device alone decides which of them are tried.
 
-    A node is tried when its parent carries the text kept so far. What a trial changes is selected
-    on the device, so that a round waits for the device once, however many siblings it tries.
+    A node is tried if its parent carries the text kept so far. The effect of a trial is selected
+    on the device, so the device is waited for once per round, however many siblings are tried.
     """
     order = proposal.depths[1:].argsort(stable=True)
     tokens = proposal.tokens.clamp(0, target.shape[-1] - 1)
@@ -250,51 +253,51 @@ def _reject_tree(
 
 
 def _draft_row(proposal: Proposal, node: Tensor, token: Tensor, like: Tensor) -> Tensor:
-    """``[V]`` what the token of ``node`` ``[1]`` was drawn from; one-hot without distributions."""
+    """Return the ``[V]`` draft distribution at ``node`` ``[1]``; one-hot without ``probs``."""
     if proposal.probs is not None:
         return proposal.probs[node][0]
     return torch.zeros_like(like).scatter_(0, token, 1.0)
 
 
 def _at(x: Tensor, index: Tensor) -> Tensor:
-    """``x[index]`` for a 0-d ``index`` on the device; plain indexing would wait for the device."""
+    """Return ``x[index]`` for a 0-d ``index`` on the device, without waiting for the device."""
     return x.index_select(0, index.view(1))[0]
 
 
 def _fetch_chain(proposal: Proposal, accepted: Tensor, bonus: Tensor, logits: Tensor) -> Kept:
-    """The round's one host synchronisation."""
+    """Fetch what is kept of a chain: the one time per round that the device is waited for."""
     (count, last), tokens, _ = _fetch(proposal, logits, accepted, bonus)
     return Kept(tuple(range(count)), (*tokens[:count], last))
 
 
 def _fetch_tree(proposal: Proposal, row: Tensor, bonus: Tensor, logits: Tensor) -> Kept:
-    """The round's one host synchronisation."""
-    (found, last), tokens, parents = _fetch(proposal, logits, row, bonus)
-    return _kept(tokens, parents, found - 1, last)
+    """Fetch what is kept of a tree: the one time per round that the device is waited for."""
+    (last_row, last), tokens, parents = _fetch(proposal, logits, row, bonus)
+    return _kept(tokens, parents, last_row - 1, last)
 
 
 def _fetch(
-    proposal: Proposal, logits: Tensor, *found: Tensor
+    proposal: Proposal, logits: Tensor, *results: Tensor
 ) -> tuple[list[int], list[int], list[int]]:
-    """Some 0-d results, the proposal's tokens and its parents, in one host synchronisation.
+    """Fetch 0-d results, the proposal's tokens and its parents, waiting for the device once.
 
     Raises:
         ValueError: the proposal is malformed or the logits are not finite.
     """
     sound = torch.stack([proposal.is_wellformed(logits.shape[-1]), logits.max().isfinite()])
-    parts = [part[None] for part in found]
+    parts = [part[None] for part in results]
     packed = torch.cat([sound.long(), *parts, proposal.tokens, proposal.parents]).tolist()
     wellformed, finite, *rest = packed
     if not wellformed:
         raise ValueError(f"malformed proposal: {proposal.fault(logits.shape[-1])}")
     if not finite:
         raise ValueError("the target's logits are not finite")
-    ends = len(found), len(found) + len(proposal)
+    ends = len(results), len(results) + len(proposal)
     return rest[: ends[0]], rest[ends[0] : ends[1]], rest[ends[1] :]
 
 
 def _kept(tokens: list[int], parents: list[int], node: int, bonus: int) -> Kept:
-    """The path down to ``node`` (-1 is the anchor)."""
+    """Keep the path down to ``node`` (-1 is the anchor), then the bonus."""
     path: list[int] = []
     while node >= 0:
         path.append(node)

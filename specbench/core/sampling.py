@@ -1,4 +1,4 @@
-"""From logits to probabilities to tokens, the same way for target and drafter."""
+"""Turn logits into probabilities and tokens, in the same way for target and drafter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn: temperature 0 is greedy; top_k 0 and top_p 1 filter nothing."""
+    """How tokens are drawn. Temperature 0 is greedy; top_k 0 and top_p 1 filter nothing."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -29,12 +29,12 @@ class Sampling:
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Filtered distribution of ``[..., vocabulary]`` logits, float32.
+    """Return the filtered float32 distribution of ``[..., vocabulary]`` logits.
 
-    Temperature, then top-k (all that tie with the k-th stay), then top-p (a token stays while the
-    mass before it is below top_p; of equal ones the lower id goes first), then the rest is
-    normalised. Greedy sampling gives the one-hot argmax. Ties never hang on how many rows are
-    computed together, or verification would filter otherwise than plain decoding.
+    The order is: temperature, top-k (every token that ties with the k-th stays), top-p (a token
+    stays while the mass before it is below top_p; among equal tokens the lower id comes first),
+    normalisation. Greedy sampling gives the one-hot argmax. Tie-breaking does not depend on the
+    number of rows; otherwise verification and plain decoding could filter differently.
     """
     if sampling.greedy:
         best = logits.argmax(-1, keepdim=True)
@@ -53,11 +53,11 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
-    """Tokens ``[...]`` from distributions ``[..., vocabulary]`` by inverse CDF.
+    """Draw tokens ``[...]`` from distributions ``[..., vocabulary]`` by inverse CDF.
 
-    One uniform in [0, 1) a token: the same uniform and distribution always give the same token,
-    which is what makes sampled speculative text comparable with plain sampling. The sum runs in
-    float64, since a float32 one over a large vocabulary would misplace the tail.
+    There is one uniform in [0, 1) per token. The same uniform and distribution always give the
+    same token, so sampled speculative text can be compared with plain sampling. The sum is in
+    float64, because in float32 it would misplace the tail of a large vocabulary.
     """
     cdf = probs.double().cumsum(-1)
     point = uniforms.to(cdf).unsqueeze(-1) * cdf[..., -1:]
@@ -66,6 +66,6 @@ def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def seeded_generator(seed: int, stream: str, device: torch.device) -> torch.Generator:
-    """A generator of one sample's noise; its streams ("verify", "reject", "draft") are apart."""
+    """Make a generator for one answer; "verify", "reject" and "draft" are independent streams."""
     offset = ("verify", "reject", "draft").index(stream)
     return torch.Generator(device).manual_seed(3 * seed + offset)

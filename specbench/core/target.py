@@ -1,4 +1,4 @@
-"""The target: a causal language model with taps, our cache and a self-check."""
+"""The target: a causal language model with taps, our own cache and a self-check."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from specbench.hub import locate
 
 
 class Target:
-    """A causal LM behind one forward for prefill, chains and trees.
+    """A causal LM with one forward for prefill, chains and trees.
 
     Args:
         model: any `AutoModelForCausalLM` with full or sliding-window attention.
-        tokenizer: its tokenizer, or None.
-        name: as the user wrote it, for messages and records.
-        revision: of the hub id, as asked for.
+        tokenizer: the model's tokenizer, or None.
+        name: the name that the user gave, for messages and records.
+        revision: requested revision of the hub id, or None.
 
     Raises:
         UserError: the model keeps a recurrent state, or the self-check fails.
@@ -68,11 +68,11 @@ class Target:
         """Load an embedded model, a folder or a hub id; safetensors only, no remote code.
 
         Args:
-            role: what the model is to the person who named it, for messages.
+            role: what the user calls the model, for messages.
 
         Raises:
-            UserError: nothing loadable under that name, weights that do not fit their config, or
-                a model that is refused.
+            UserError: nothing can be loaded under this name, the weights do not fit their config,
+                or the model is refused.
         """
         try:
             model, found = AutoModelForCausalLM.from_pretrained(
@@ -81,7 +81,7 @@ class Target:
                 revision=revision,
                 use_safetensors=True,
                 trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # They are named below, all of them.
+                ignore_mismatched_sizes=True,  # All of them are named below.
                 output_loading_info=True,
             )
         except (OSError, ValueError, SafetensorError) as error:
@@ -96,19 +96,19 @@ class Target:
     @property
     def stop_ids(self) -> frozenset[int]:
         """Stop tokens of the generation config and of the tokenizer."""
-        found: list[int] = []
+        ids: list[int] = []
         for holder in (self.model.generation_config, self.tokenizer):
             eos = getattr(holder, "eos_token_id", None)
-            found += eos if isinstance(eos, list) else [] if eos is None else [eos]
-        return frozenset(found)
+            ids += eos if isinstance(eos, list) else [] if eos is None else [eos]
+        return frozenset(ids)
 
     @property
     def context_limit(self) -> int | None:
-        """Positions the model was made for, or None where its config does not say."""
+        """The most positions, or None if the config does not state a limit."""
         return getattr(self.config, "max_position_embeddings", None)
 
     def budget(self, prompt_length: int, max_new_tokens: int) -> int:
-        """``max_new_tokens``, cut to what the context leaves.
+        """Return ``max_new_tokens``, or fewer if the context has room for fewer.
 
         Raises:
             UserError: an empty prompt, or one that fills the context.
@@ -121,12 +121,12 @@ class Target:
         if prompt_length >= limit:
             raise UserError(
                 f"The prompt has {prompt_length} tokens, but the context of {self.name} is "
-                f"{limit}: shorten the prompt or take another target."
+                f"{limit}: shorten the prompt or choose another target."
             )
         return min(max_new_tokens, limit - prompt_length)
 
     def view(self) -> TargetView:
-        """What a drafter may see."""
+        """Return what a drafter may see of this target."""
         return TargetView(
             name=self.name,
             embedding=self.model.get_input_embeddings(),
@@ -154,12 +154,13 @@ class Target:
     ) -> tuple[Tensor, Tensor | None]:
         """Append ``ids`` ``[n]`` to the cache.
 
-        With ``tree``, the ids are its anchor and tokens: each row sees the cache and its own
-        ancestors and sits at the anchor's position plus its depth. Without, they are a prompt.
+        With ``tree``, the ids are its anchor and its tokens: each row sees the cache and its own
+        ancestors, and its position is the anchor's plus its depth. Without ``tree``, the ids are
+        a prompt.
 
         Returns:
             ``[n, vocabulary]`` logits (``[1, vocabulary]`` with ``last_only``) and
-            ``[n, taps, hidden]`` features, None without taps.
+            ``[n, taps, hidden]`` features, or None without taps.
         """
         start = cache.length
         mask: Any = None
@@ -181,10 +182,14 @@ class Target:
         return logits, features
 
     def _tree_mask(self, tree: Proposal, start: int, positions: Tensor) -> Any:
-        """``[1, 1, n, start + n]`` bool, one a window size where layers differ in it; the rows
-        repeated for every query head of a group where the attention packs them.
+        """Build the mask ``[1, 1, n, start + n]`` bool.
 
-        None for a lone anchor without a window, which sees everything.
+        There is one mask per kind of layer if the layers differ in their window. The rows are
+        repeated for every query head of a group if the attention stacks these heads.
+
+        Returns:
+            The mask, masks by layer type, or None for an anchor alone without any window, where
+            nothing is masked.
         """
         kinds = set(self.windows)
         if len(tree) == 0 and kinds == {None}:
@@ -207,7 +212,7 @@ class Target:
 
 
 def _refuse_invented_weights(found: dict[str, Any], name: str) -> None:
-    """transformers fills what a checkpoint lacks with random numbers and only warns."""
+    """Refuse missing or misshapen tensors; transformers makes them random and only warns."""
     faults = [f"missing {key}" for key in sorted(found["missing_keys"])]
     faults += [
         f"{key} is {list(given)} instead of {list(wanted)}"
@@ -215,13 +220,13 @@ def _refuse_invented_weights(found: dict[str, Any], name: str) -> None:
     ]
     if faults:
         raise UserError(
-            f"The tensors of {name!r} are not those of a model with its config.json: "
-            f"{', '.join(faults)}."
+            f"The tensors of {name!r} do not fit its config.json: {', '.join(faults)}. "
+            "Give a checkpoint whose tensors fit."
         )
 
 
 def largest_error(dtype: torch.dtype) -> float:
-    """Relative difference of logits beyond which it is no rounding any more."""
+    """Return the largest relative difference of logits that rounding explains."""
     return 1e-3 if dtype == torch.float32 else 0.05
 
 
@@ -251,7 +256,11 @@ def _layer_type(window: int | None) -> str:
 
 
 def _attention_windows(config: Any, model: PreTrainedModel, name: str) -> list[int | None]:
-    """Each layer's window, None where it sees everything."""
+    """Return the window of each layer in positions, None for full attention.
+
+    Raises:
+        UserError: a layer that cannot be rolled back.
+    """
     types = getattr(config, "layer_types", None)
     foreign = sorted(set(types or []) - {"full_attention", "sliding_attention"})
     usual = {DynamicLayer, DynamicSlidingWindowLayer}
@@ -264,7 +273,7 @@ def _attention_windows(config: Any, model: PreTrainedModel, name: str) -> list[i
         raise UserError(
             f"The target {name!r} ({model.config.model_type}) has layers that cannot be rolled "
             f"back after a rejected draft: {kinds}.",
-            "Take a target with full or sliding-window attention only.",
+            "Choose a target with full or sliding-window attention only.",
         )
     window = getattr(config, "sliding_window", None)
     if types:
@@ -278,14 +287,14 @@ def _decoder_layers(model: PreTrainedModel, count: int, name: str) -> nn.ModuleL
     layers: nn.ModuleList | None = getattr(model.get_decoder(), "layers", None)
     if layers is None or len(layers) != count:
         raise UserError(
-            f"The target {name!r} ({model.config.model_type}) does not show its decoder layers as "
-            "`layers`, so its hidden states cannot be read.",
+            f"The target {name!r} ({model.config.model_type}) does not name its decoder layers "
+            "`layers`, so its hidden states cannot be read: choose another target.",
         )
     return layers
 
 
 def _choose_attention(model: PreTrainedModel) -> str:
-    """Our packed SDPA where the model runs SDPA; anything else stays as it is."""
+    """Select our packed SDPA if the model uses SDPA; leave any other attention as it is."""
     current = model.config._attn_implementation
     if current == "sdpa" and getattr(model, "_supports_attention_backend", False):
         model.set_attn_implementation(PACKED_ATTENTION)
@@ -294,7 +303,7 @@ def _choose_attention(model: PreTrainedModel) -> str:
 
 @torch.inference_mode()
 def _self_check(target: Target) -> None:
-    """Our cache, masks and positions against the model's own forward without any.
+    """Compare logits through our cache, masks and positions with the model's plain forward.
 
     Raises:
         UserError: the logits differ by more than rounding explains.
@@ -306,7 +315,7 @@ def _self_check(target: Target) -> None:
     want = target.model(ids[None], use_cache=False).logits[0, prompt:]
     cache = KVCache(target.num_layers, prompt + 12)
     target.forward(ids[:prompt], cache, last_only=True)
-    # A decoy beside every token of the chain: a wrong mask or position would show.
+    # Every token of the chain has a wrong sibling, so a wrong mask or position is noticed.
     tokens = torch.stack([ids[prompt + 1 :].flip(0), ids[prompt + 1 :]], dim=1).flatten()
     parents = torch.tensor([-1, -1, 1, 1, 3, 3, 5, 5], device=target.device)
     tree = Proposal(tokens, parents)
@@ -314,9 +323,9 @@ def _self_check(target: Target) -> None:
     error = (got[0::2].float() - want.float()).norm() / want.float().norm()
     if not error < largest_error(target.dtype):
         raise UserError(
-            f"The target {target.name!r} ({target.model.config.model_type}) does not give its own "
-            f"logits through specbench's cache (relative difference {float(error):.2g}), so "
-            "nothing measured on it would be true."
+            f"The target {target.name!r} ({target.model.config.model_type}) gives other logits "
+            f"through specbench's cache than without it (relative difference {float(error):.2g}), "
+            "so no measurement would be valid: choose another target."
         )
 
 

@@ -1,4 +1,4 @@
-"""The verifier: owns the target's cache and says what is kept of a proposal."""
+"""The verifier: it owns the target's cache and decides what is kept of a proposal."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from specbench.core.target import Target
 
 
 class Verifier:
-    """One sequence's target side.
+    """The target's side of one sequence.
 
-    Between calls the cache holds every committed token but the anchor. Output token t is drawn
-    with the t-th uniform of the seed, whatever the drafter, under rules of the `same_text`; the
-    others draw from a generator of their own.
+    Between calls the cache holds every committed token but the anchor. A rule with `same_text`
+    draws output token t with the t-th uniform of the seed, whatever the drafter proposes. The
+    other rules draw from a generator of their own.
 
     Args:
         target: the model.
-        sampling: how its tokens are drawn.
-        seed: of this sample.
-        prompt_length, budget: tokens of the prompt, and the most to be emitted.
+        sampling: how the output tokens are drawn.
+        seed: random seed of this sequence.
+        prompt_length: number of prompt tokens.
+        budget: the most output tokens.
         width: the most tokens one proposal holds.
         taps: boundaries whose hidden states the commits carry.
-        rule: for temperature > 0; greedy sampling always walks.
-        probe: sees the rule and the cache's compaction as "accept".
+        rule: acceptance rule for temperature > 0; greedy sampling always walks.
+        probe: observes the rule and the cache's compaction as "accept".
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Verifier:
         self._probe = probe or NullProbe()
         self.capacity = prompt_length + budget + width + 1
         self.cache = KVCache(target.num_layers, self.capacity)
-        # The last rounds may look past the budget: one uniform more for every level drafted.
+        # The last round may look beyond the budget, by at most one uniform per drafted token.
         noise = seeded_generator(seed, "verify", torch.device("cpu"))
         self._uniforms = torch.rand(budget + width + 1, generator=noise).to(target.device)
         self._generator = seeded_generator(seed, "reject", target.device)
@@ -61,7 +62,7 @@ class Verifier:
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int]) -> Commit:
-        """Run the prompt, draw the first output token from its last row, commit both.
+        """Run the prompt, draw the first output token from its last row, and commit both.
 
         Raises:
             ValueError: logits that are not finite.
@@ -80,13 +81,13 @@ class Verifier:
 
     @torch.inference_mode()
     def verify(self, proposal: Proposal) -> Commit:
-        """One target forward over anchor + proposal; keep what the rule keeps.
+        """Run one target forward over anchor + proposal, and keep what the rule keeps.
 
         Raises:
             ValueError: a malformed or too wide proposal, or logits that are not finite.
         """
         if len(proposal) > self.width:
-            raise ValueError(f"{len(proposal)} tokens proposed by a drafter of width {self.width}")
+            raise ValueError(f"{len(proposal)} tokens exceed the drafter's width of {self.width}")
         start = self.cache.length
         assert start == self._committed - 1, "the cache must hold all committed tokens but one"
         vocabulary = self.target.vocab_size

@@ -1,1 +1,1 @@
-"""What is stored of a run, and how it gets to disk and back."""
+"""What is stored of a run, and how it is written and read."""

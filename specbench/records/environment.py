@@ -1,4 +1,4 @@
-"""Where a run happened and with which models: all that could change a number but is no setting."""
+"""The machine and the models of a run: all that can change a number without being a setting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(specbench.__file__).resolve().parent.parent
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions, commit, machine and threads, as JSON values; absent facts are None."""
+    """Return versions, commit, machine and threads as JSON values; unknown facts are None."""
     gpu = torch.cuda.get_device_name(device) if device == "cuda" else None
     return {
         "specbench": specbench.__version__,
@@ -42,9 +42,9 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def git_state(root: Path) -> dict[str, Any]:
-    """Commit of the checkout at ``root`` and whether tracked files differ from it.
+    """Return the commit of the checkout at ``root``, and whether tracked files differ from it.
 
-    Both None unless ``root`` itself is a checkout: an installed package inside somebody's
+    Both are None unless ``root`` itself is a checkout: a package installed inside another
     repository must not report that repository's commit.
     """
     if not (root / ".git").exists():
@@ -55,7 +55,7 @@ def git_state(root: Path) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The processor's name as the system tells it."""
+    """Return the processor's name as the system reports it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -63,9 +63,9 @@ def cpu_model() -> str:
 
 
 def model_id(name: str, revision: str | None = None) -> ModelId:
-    """A folder (embedded models too) by the hash of its files, a hub id by its revision.
+    """Identify a folder or an embedded model by the hash of its files, a hub id by its revision.
 
-    The revision is the cached one, so the model must have been loaded before.
+    The revision is read from the hub's cache, so the model must have been loaded before.
     """
     folder = Path(zoo.resolve(name))
     if folder.is_dir():
@@ -75,7 +75,7 @@ def model_id(name: str, revision: str | None = None) -> ModelId:
 
 
 def content_hash(folder: Path) -> str:
-    """SHA-256 over what a model is loaded from: weights, configs and tokenizer, by file name."""
+    """Return the SHA-256 of a model's weights, configs and tokenizer, in order of file names."""
     digest = hashlib.sha256()
     kinds = ("*.safetensors", "*config.json", "tokenizer.json", "*.jinja", "*.bin")
     for path in sorted({path for kind in kinds for path in folder.glob(kind)}):
@@ -93,7 +93,7 @@ def _version(package: str) -> str | None:
 
 
 def _command(*command: str) -> str | None:
-    """The output of a command that only looks; None where it is absent or fails."""
+    """Return the output of a command; None if the command is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

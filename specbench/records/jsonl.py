@@ -1,4 +1,4 @@
-"""JSON Lines on disk: one reader and one writer, with the schema checked on every line."""
+"""JSON Lines on disk: one reader and one writer; the schema is checked on every line."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ _log = logging.getLogger(__name__)
 
 
 def to_line(record: DataclassInstance) -> str:
-    """A record as one line."""
+    """Convert a record to one line of JSON."""
     return json.dumps(asdict(record), separators=(",", ":")) + "\n"
 
 
 def read(path: Path, schema: int, parse: Callable[[dict[str, Any]], Record]) -> Iterator[Record]:
-    """The records of a file; none where there is no file.
+    """Read the records of a file; there are none if there is no file.
 
-    A last line that a kill cut off is left out, with a warning.
+    An incomplete last line, which a killed process leaves, is skipped with a warning.
 
     Args:
-        schema: the one that this version reads.
-        parse: makes a record of an object, whose schema has been checked.
+        path: the file.
+        schema: the schema that this version reads.
+        parse: makes a record from a JSON object whose schema has been checked.
 
     Raises:
-        UserError: a line that cannot be read; it is named.
+        UserError: a line cannot be read; the message gives its number.
     """
     if not path.exists():
         return
@@ -50,13 +51,14 @@ def read(path: Path, schema: int, parse: Callable[[dict[str, Any]], Record]) -> 
 
 
 def append(file: BinaryIO, text: str) -> None:
-    """Put lines on disk before returning; where that fails, take back what was written of them.
+    """Put lines on disk before returning; if that fails, remove what was written of them.
 
     Args:
-        file: unbuffered, so that nothing is left that closing would write again.
+        file: an unbuffered file; closing a buffered one would write the rest after a failure.
+        text: whole lines.
 
     Raises:
-        OSError: such as a full disk.
+        OSError: the lines cannot be written, for example because the disk is full.
     """
     start = file.seek(0, os.SEEK_END)
     rest = memoryview(text.encode())
@@ -70,7 +72,7 @@ def append(file: BinaryIO, text: str) -> None:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Remove what a kill left of a last line."""
+    """Remove an incomplete last line, which a killed process leaves."""
     content = path.read_bytes() if path.exists() else b""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
@@ -79,10 +81,10 @@ def cut_torn_line(path: Path) -> None:
 
 
 def build(kind: type[Record], raw: dict[str, Any]) -> Record:
-    """A record of a dataclass.
+    """Make a dataclass from a JSON object.
 
     Raises:
-        ValueError: fields that the dataclass does not have.
+        ValueError: the object has fields that the dataclass does not have.
     """
     unknown = set(raw) - {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if unknown:
@@ -91,17 +93,17 @@ def build(kind: type[Record], raw: dict[str, Any]) -> Record:
 
 
 def refuse_other_schema(raw: dict[str, Any], *readable: int) -> None:
-    """Refuse an object of a schema that this version cannot read.
+    """Refuse an object whose schema this version cannot read.
 
     Raises:
-        ValueError: it has another one; a newer one asks for a newer specbench.
+        ValueError: the schema is not among ``readable``; the message says what to do.
     """
     schema = raw.get("schema")
     if schema not in readable:
         newer = isinstance(schema, int) and schema > max(readable)
-        advice = ": take the newer specbench that wrote it" if newer else ""
+        advice = ": use the newer specbench that wrote it" if newer else ""
         known = " and ".join(map(str, readable))
-        raise ValueError(f"it has schema {schema}, this version reads {known}{advice}")
+        raise ValueError(f"it has schema {schema}, but this version reads {known}{advice}")
 
 
 def _parsed(
@@ -114,7 +116,7 @@ def _parsed(
     try:
         raw = json.loads(line)
         if not isinstance(raw, dict):
-            raise ValueError("not an object")
+            raise ValueError("it is not a JSON object")
         refuse_other_schema(raw, schema)
         return parse(raw)
     except (ValueError, TypeError) as error:
@@ -122,4 +124,4 @@ def _parsed(
 
 
 def _warn_of_torn_line(path: Path) -> None:
-    _log.warning("%s ends in half a line, which is left out.", path)
+    _log.warning("%s ends with an incomplete line, which is skipped.", path)

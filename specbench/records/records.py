@@ -1,12 +1,12 @@
-"""What is stored of a run: a manifest and one line a sample. Derived numbers are not stored.
+"""What is stored of a run: a manifest and one line per sample. Derived numbers are not stored.
 
-Schema history of the manifest (samples are still at 1):
+Schema history of the manifest (samples still have schema 1):
     1: first version.
     2: a cell has a role.
 
-A run is a folder with two files, and a third where answers were traced (`records.traces`).
-``manifest.json`` is one `Manifest`. ``samples.jsonl`` has one `Sample` a line, appended and flushed
-as soon as it is known, so that a killed run loses at most the sample in flight.
+A run is a folder with two files, and a third if answers were traced (`records.traces`).
+``manifest.json`` is one `Manifest`. ``samples.jsonl`` has one `Sample` per line, appended and
+flushed as soon as it is known, so a killed run loses at most the sample that was being measured.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MANIFEST_SCHEMA = 2
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 UNBOUND = "unbound"
-"""The rule of a cell whose drafter could not be bound to the target."""
+"""The recorded rule if the drafter could not be bound to the target."""
 
 
 @dataclass(frozen=True)
 class ModelId:
-    """A model as it was loaded: the name given, its hub revision, and a hash of its weights."""
+    """The model that was loaded: the name given, its hub revision, and a hash of its files."""
 
     name: str
     revision: str | None = None
@@ -40,18 +40,19 @@ class ModelId:
 
 @dataclass(frozen=True)
 class Cell:
-    """Target x drafter configuration x suite x sampling: all that could change a number.
+    """Target x drafter configuration x suite x sampling: every setting that can change a number.
 
     Attributes:
-        drafter: its name; ``options`` are its settings, defaults included.
+        drafter: name of the drafter.
         role: "baseline", "control" or "method"; see `specbench.core.drafter.Role`.
+        options: settings of the drafter, defaults included.
         width: the most tokens one proposal holds.
-        rule: acceptance rule ("walk", "reject", or "none" for the baseline), or `UNBOUND`.
+        rule: name of the acceptance rule, "none" for the baseline, or `UNBOUND`.
         lossless: whether the rule keeps the target's distribution.
-        template: hash of the chat template, None where prompts went in raw.
-        thinking: "on", "off", or "n/a" where the template knows no such switch.
-        sample_ids: the chosen samples, in order.
-        details: what the drafter settled when it met the target, beside its options.
+        sample_ids: ids of the chosen prompts, in order.
+        template: hash of the chat template, or None if prompts are raw text.
+        thinking: "on", "off", or "n/a" if the template has no such switch.
+        details: what binding determined, beside the options.
     """
 
     target: ModelId
@@ -79,7 +80,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Ten hex digits over every setting; the role follows from the drafter and is left out."""
+        """Ten hex digits of a hash of all settings but the role, which follows from the drafter."""
         settings = asdict(self)
         del settings["role"]
         text = json.dumps(settings, sort_keys=True)
@@ -87,24 +88,24 @@ class Cell:
 
     @property
     def bound(self) -> bool:
-        """Whether its drafter could be bound; its samples have all failed where not."""
+        """Whether the drafter could be bound; if not, all its samples have failed."""
         return self.rule != UNBOUND
 
     @property
     def is_self_test(self) -> bool:
-        """Whether it measures the baseline once more: a control that drafts nothing."""
+        """Whether this is the baseline measured a second time: a control that drafts nothing."""
         return self.role == "control" and self.width == 0
 
     @property
     def asked(self) -> Cell:
-        """What was asked for, without what is known only once the drafter is bound."""
+        """The requested cell, without what is known only after the drafter is bound."""
         draft = ModelId(self.draft_model.name) if self.draft_model else None
         return replace(self, draft_model=draft, width=0, rule=UNBOUND, lossless=True, details={})
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One run: its command, its cells by id, and the machine it ran on."""
+    """One run: its command, its cells by id, and the machine that it ran on."""
 
     run: str
     command: str
@@ -116,13 +117,13 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A speculative output against the autoregressive one of the same prompt.
+    """The result of comparing a speculative output with the baseline's output for its prompt.
 
     Attributes:
         kind: "identical", "near-tie", "broken", "lossy" or "untested".
         position: output index of the first difference.
-        gap: the target's logit of its own choice there minus that of the emitted token.
-        reason: why it is "untested".
+        gap: logit difference by which the farther of the two tokens misses being the choice there.
+        reason: why the output is "untested".
     """
 
     kind: str
@@ -133,14 +134,18 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer: cell x sample x turn.
+    """The record of one answer: cell x prompt x turn.
 
     Attributes:
-        rounds: ``(drafted, accepted, emitted)`` of each round.
-        output: output token ids; one more than the emitted ones, since the first comes from
+        cell: id of the cell.
+        sample: id of the prompt.
+        turn: number of the turn, from 1.
+        status: "ok" or "error".
+        output: output token ids; one more than all rounds emitted, because the first comes from
             the prefill.
         finish: "stop" or "length"; None after an error.
-        error: kind and text of what went wrong, with status "error".
+        rounds: ``(drafted, accepted, emitted)`` of each round.
+        error: kind and text of the error, with status "error".
     """
 
     cell: str
@@ -160,30 +165,30 @@ class Sample:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What makes it unique within a run."""
+        """The (cell, sample, turn) that identifies the sample within a run."""
         return self.cell, self.sample, self.turn
 
     @property
     def emitted(self) -> int:
-        """Tokens emitted in rounds; the prefill's token is not among them."""
+        """Number of tokens that all rounds emitted, without the prefill's token."""
         return sum(emitted for _, _, emitted in self.rounds)
 
 
 def is_broken(sample: Sample) -> bool:
-    """Whether its text is not the target's own."""
+    """Return whether the sample's text is not the target's own."""
     return sample.verdict is not None and sample.verdict.kind == "broken"
 
 
 def manifest_to_json(manifest: Manifest) -> str:
-    """The manifest file's text."""
+    """Convert a manifest to the text of its file."""
     return json.dumps(asdict(manifest), indent=2) + "\n"
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read ``folder``'s manifest.
+    """Read the manifest of the run in ``folder``.
 
     Raises:
-        UserError: no run there, or one this version cannot read.
+        UserError: there is no run, or this version cannot read it.
     """
     path = folder / MANIFEST
     try:
@@ -200,10 +205,10 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def load_samples(folder: Path, name: str = SAMPLES) -> Iterator[Sample]:
-    """Read ``folder``'s samples; see `jsonl.read`.
+    """Read the samples of the run in ``folder``; see `jsonl.read`.
 
     Raises:
-        UserError: a line in the middle cannot be read, or its counts disagree; it is named.
+        UserError: a line cannot be read, or its counts disagree; the message gives its number.
     """
     return jsonl.read(folder / name, SCHEMA, _sample)
 
@@ -215,12 +220,12 @@ def _sample(raw: dict[str, Any]) -> Sample:
     verdict = jsonl.build(Verdict, verdict) if verdict else None
     sample = jsonl.build(Sample, {**raw, "verdict": verdict})
     if sample.status == "ok" and sample.emitted + 1 != len(sample.output):
-        raise ValueError("emitted tokens of all rounds + 1 must equal the output tokens")
+        raise ValueError("the output must have one token more than all rounds emitted")
     return sample
 
 
 def _with_role(cell: dict[str, Any]) -> dict[str, Any]:
-    """A cell of schema 1, with the role that follows from its drafter."""
+    """Add the role to a cell of schema 1; the role follows from the drafter."""
     details = dict(cell.get("details", {}))
     is_control = details.pop("rehearsed", False) or cell["drafter"] == "self-test"
     role = "control" if is_control else "method"

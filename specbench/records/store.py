@@ -1,4 +1,4 @@
-"""A run's folder: who may write into it, what is already there, and how a line gets to disk."""
+"""The folder of a run: its lock, what it already holds, and how a line is written."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ Key = tuple[str, str, int]
 
 
 class Store:
-    """The open folder of one run, locked against a second writer until `close` or the end.
+    """The open folder of one run, locked against a second writer until `close`.
 
-    A speculative sample that comes before its baseline cannot be judged yet. It is held in a
-    file of its own, so that a kill does not lose it, and moves to the samples with its verdict.
+    A sample that is measured before its baseline cannot be judged yet. It is held in a file of
+    its own, so that a kill does not lose it, and moves to the samples together with its verdict.
 
     Attributes:
-        fresh: whether the run begins here.
-        interrupted: whether an earlier process did not come to `finish`.
+        fresh: whether the folder held no run before.
+        interrupted: whether an earlier process did not reach `finish`.
         done: the stored samples by key.
         held: samples that wait for their baseline, by key.
-        traced: keys of the answers that were decoded under the probe.
+        traced: keys of the answers that were traced.
 
     Raises:
-        UserError: another process writes there, the folder holds another run, or it cannot be
-            written. Any method raises it when the disk is full: what was stored before stays.
+        UserError: another process writes to the folder, it holds another run, or it cannot be
+            written. Any method raises this if the disk is full; the stored samples are kept.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -54,7 +54,7 @@ class Store:
             self._samples = _open_locked(folder / SAMPLES)
         except OSError as error:
             raise UserError(
-                f"{folder} cannot be made or written ({error.strerror}): give another --out."
+                f"{folder} cannot be created or written ({error.strerror}): give another --out."
             ) from error
         self.fresh = not (folder / MANIFEST).exists()
         if self.fresh:
@@ -72,17 +72,17 @@ class Store:
         self.traced = {(t.cell, t.sample, t.turn) for t in load_traces(folder)}
 
     def begin(self, asked: Manifest) -> None:
-        """From here to `finish` the run counts as interrupted.
+        """Mark the run as interrupted until `finish`.
 
         Raises:
-            UserError: hardware, threads or versions are not those of the run's beginning. Half a
-                run from one machine and half from another is no measurement.
+            UserError: hardware, threads or versions differ from those at the start of the run.
+                Samples from two machines must not be mixed in one run.
         """
         changes = differences(self.manifest.environment, asked.environment)
         if changes:
             raise UserError(
-                f"The run in {self.folder} began somewhere else ({'; '.join(changes)}):",
-                "continue it there, or start anew with another --out.",
+                f"The run in {self.folder} began in another environment ({'; '.join(changes)}):",
+                "continue it there, or start a new run with another --out.",
             )
         (self.folder / HELD).touch()
 
@@ -94,12 +94,12 @@ class Store:
             os.truncate(self.folder / HELD, 0)
 
     def hold(self, sample: Sample) -> None:
-        """Put a sample on disk that waits for its baseline."""
+        """Put a sample that waits for its baseline on disk."""
         self._add(HELD, jsonl.to_line(sample))
         self.held[sample.key] = sample
 
     def trace(self, trace: Trace) -> None:
-        """Put on disk what the traced pass saw of an answer."""
+        """Put the trace of an answer on disk."""
         self._add(TRACES, jsonl.to_line(trace))
         self.traced.add((trace.cell, trace.sample, trace.turn))
 
@@ -108,14 +108,14 @@ class Store:
             _append(file, line)
 
     def forget(self, keys: Collection[Key]) -> None:
-        """Drop stored samples, so that they are measured once more."""
+        """Drop stored samples, so that they are measured again."""
         if not keys:
             return
         kept = {key: sample for key, sample in self.done.items() if key not in keys}
         path = self.folder / SAMPLES
         temporary = path.with_suffix(".new")
         temporary.unlink(missing_ok=True)
-        # Locked before it takes the place of the old file, so that nobody comes in between.
+        # Locked before it replaces the old file, so that no other process can lock it in between.
         file = _open_locked(temporary)
         for sample in kept.values():
             _append(file, jsonl.to_line(sample))
@@ -124,13 +124,13 @@ class Store:
         self._samples, self.done = file, kept
 
     def cell(self, asked: Cell) -> Cell:
-        """The cell of this run that ``asked`` is, whichever of them was bound."""
+        """Return this run's cell for the requested one, whether or not either could be bound."""
         if asked.id in self.manifest.cells:
             return asked
         return _by_asked(self.manifest)[asked.asked.id]
 
     def adopt(self, asked: Manifest) -> None:
-        """Take from ``asked`` the cells that could not be bound here, and drop their failures."""
+        """Replace cells that could not be bound by those of ``asked``, and drop their failures."""
         fresh = _by_asked(asked)
         cells = [
             cell if cell.bound else fresh[cell.asked.id] for cell in self.manifest.cells.values()
@@ -138,29 +138,29 @@ class Store:
         manifest = replace(self.manifest, cells={cell.id: cell for cell in cells})
         gone = self.manifest.cells.keys() - manifest.cells.keys()
         if gone:
-            # In this order: killed in between, it is a run that lacks those samples.
+            # This order matters: after a kill in between, the run just lacks those samples.
             self.forget({key for key in self.done if key[0] in gone})
             _write_atomically(self.folder / MANIFEST, manifest_to_json(manifest))
             self.manifest = manifest
 
     def finish(self) -> None:
-        """Leave only the manifest, the samples and the traces."""
+        """Mark the run as finished: only the manifest, the samples and the traces remain."""
         (self.folder / HELD).unlink()
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         self._samples.close()
 
 
 def _open_locked(path: Path) -> FileIO:
-    # Unbuffered: after a failed write nothing is left that closing would write again.
+    # Unbuffered, because closing a buffered file would write the rest after a failure.
     file = path.open("a+b", buffering=0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         raise UserError(
-            f"Another process is writing to {path.parent}: wait for it, or give --out DIR."
+            f"Another process is writing to {path.parent}: wait for it, or give another --out."
         ) from None
     return file
 
@@ -174,13 +174,13 @@ def _append(file: FileIO, text: str) -> None:
 
 def _unwritable(folder: Path, error: OSError) -> UserError:
     return UserError(
-        f"{folder} cannot be written ({error.strerror}): what was measured before is kept;",
-        "make room, and the same command goes on.",
+        f"{folder} cannot be written ({error.strerror}): the samples measured before are kept;",
+        "free some space and repeat the command to continue.",
     )
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """The whole file or none of it, whenever the process is killed."""
+    """Write the whole file or nothing, even if the process is killed."""
     temporary = path.with_suffix(".new")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -196,8 +196,8 @@ def _write_atomically(path: Path, text: str) -> None:
 def _refuse_samples_without_manifest(folder: Path) -> None:
     if (folder / SAMPLES).stat().st_size:
         raise UserError(
-            f"{folder} holds {SAMPLES} but no {MANIFEST}, so nobody knows what they belong to: "
-            "take another --out."
+            f"{folder} holds {SAMPLES} but no {MANIFEST}, so the cells of the samples are unknown: "
+            "give another --out."
         )
 
 
@@ -205,8 +205,8 @@ def _refuse_unknown_cells(folder: Path, manifest: Manifest, keys: Collection[Key
     for cell, name, _ in keys:
         if cell not in manifest.cells:
             raise UserError(
-                f"{folder} has sample {name} of a cell {cell} that its {MANIFEST} does not name: "
-                "take another --out."
+                f"{folder} has sample {name} of cell {cell}, which its {MANIFEST} does not name: "
+                "give another --out."
             )
 
 
@@ -214,14 +214,14 @@ def _refuse_another_run(folder: Path, stored: Manifest, asked: Manifest) -> None
     if not _is_same_run(stored, asked):
         raise UserError(
             f"{folder} holds another run ({_first_change(stored, asked)}):",
-            "take another --out, or the command that began it: " + stored.command,
+            "give another --out, or repeat the command that began it: " + stored.command,
         )
 
 
 def _is_same_run(stored: Manifest, asked: Manifest) -> bool:
-    """Whether their cells differ in nothing but what a drafter tells that only one could bind."""
+    """Return whether all cells are equal, apart from what only a bound drafter can tell."""
     before, after = _by_asked(stored), _by_asked(asked)
-    # Samples are found by ids, so those of a manifest with other fields do not do.
+    # Samples refer to cells by id, so the ids must be those that this version computes.
     return (
         all(key == cell.id for key, cell in stored.cells.items())
         and before.keys() == after.keys()
@@ -233,16 +233,16 @@ def _is_same_run(stored: Manifest, asked: Manifest) -> bool:
 
 
 def _by_asked(manifest: Manifest) -> dict[str, Cell]:
-    """Cells by the id of what was asked for, which binding does not change."""
+    """Return cells by the id of the requested cell, which binding does not change."""
     return {cell.asked.id: cell for cell in manifest.cells.values()}
 
 
 def _first_change(stored: Manifest, asked: Manifest) -> str:
-    """The first setting in which two runs differ."""
-    before, after = (_by_place(manifest.cells.values()) for manifest in (stored, asked))
+    """Describe the first setting in which two runs differ."""
+    before, after = (_by_configuration(manifest.cells.values()) for manifest in (stored, asked))
     for key in before.keys() | after.keys():
         if key not in before or key not in after:
-            where = "there" if key in before else "asked for"
+            where = "stored" if key in before else "requested"
             return f"{key[0]} on {key[1]} is only {where}"
         cells = before[key], after[key]
         if not all(cell.bound for cell in cells):
@@ -251,19 +251,19 @@ def _first_change(stored: Manifest, asked: Manifest) -> str:
         for name, value in _facts(cells[0]).items():
             other = others[name]
             if value != other:
-                return f"{name} of {key[0]} on {key[1]}: {value} there, {other} asked for"
-    return "other cells"
+                return f"{name} of {key[0]} on {key[1]}: {value} stored, {other} requested"
+    return "its cells have other ids"
 
 
-def _by_place(cells: Iterable[Cell]) -> dict[tuple[str, str, int], Cell]:
-    """Cells by drafter, suite, and which of this drafter's configurations it is."""
-    found: dict[tuple[str, str, int], Cell] = {}
-    seen: Counter[tuple[str, str]] = Counter()
+def _by_configuration(cells: Iterable[Cell]) -> dict[tuple[str, str, int], Cell]:
+    """Return cells by drafter, suite, and number of the configuration of this drafter."""
+    numbered: dict[tuple[str, str, int], Cell] = {}
+    counts: Counter[tuple[str, str]] = Counter()
     for cell in cells:
-        place = cell.drafter, cell.suite
-        found[(*place, seen[place])] = cell
-        seen[place] += 1
-    return found
+        pair = cell.drafter, cell.suite
+        numbered[(*pair, counts[pair])] = cell
+        counts[pair] += 1
+    return numbered
 
 
 def _facts(cell: Cell) -> dict[str, object]:

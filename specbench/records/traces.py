@@ -1,8 +1,8 @@
-"""Where a round's time goes: what the traced pass of a run stores, one line an answer.
+"""Where the time of a round goes: the traced pass of a run stores one line per answer.
 
-A run's headline figures come from a pass that nobody looks into. A few prompts are then decoded
-once more under a probe that waits for the device at the end of every phase; its seconds give
-shares and milliseconds a round, and are never used for a speedup.
+The headline figures of a run come from a pass without a probe. Then a few prompts are decoded
+again under a probe that times every phase. Its seconds give shares and milliseconds per round;
+they are never used for a speedup.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ class Trace:
     """One answer decoded under the probe.
 
     Attributes:
-        rounds, emitted: of the answer.
-        rows: target rows of all rounds, anchors included.
-        seconds: decode seconds by phase: "draft" (with the drafter's own prefill), "search" (what
-            a drafter marks inside its drafting), "verify" (the target's forward), "accept" (the
-            rule and the cache's compaction), "update" (the drafter learns what was committed) and
-            "rest".
-        joules: what the device took over prefill and decode, where it can be read.
+        rounds: number of rounds.
+        emitted: number of tokens that all rounds emitted.
+        rows: number of target rows in all rounds, anchors included.
+        seconds: decode seconds by phase: "draft" (including the drafter's own prefill), "search"
+            (a part of drafting that a drafter marks), "verify" (the target's forward), "accept"
+            (the rule and the cache's compaction), "update" (the drafter learns what was
+            committed) and "rest".
+        joules: energy of prefill and decoding, or None if it cannot be read.
     """
 
     cell: str
@@ -46,7 +47,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Split:
-    """Milliseconds a round by phase over all traces of a cell, and target rows a round."""
+    """Milliseconds per round by phase, and target rows per round, over all traces of a cell."""
 
     milliseconds: dict[str, float]
     rows: float
@@ -55,12 +56,12 @@ class Split:
 
     @property
     def total(self) -> float:
-        """Milliseconds a round."""
+        """Milliseconds per round."""
         return sum(self.milliseconds.values())
 
 
 def split(traces: Iterable[Trace]) -> Split | None:
-    """Traces of one cell added up; None without a round."""
+    """Add up the traces of one cell; return None if there is no round."""
     kept = list(traces)
     rounds = sum(trace.rounds for trace in kept)
     if rounds == 0:
@@ -76,5 +77,5 @@ def split(traces: Iterable[Trace]) -> Split | None:
 
 
 def load_traces(folder: Path) -> Iterator[Trace]:
-    """The traces of a run; none where it has none. See `jsonl.read`."""
+    """Read the traces of a run, if it has any; see `jsonl.read`."""
     return jsonl.read(folder / TRACES, SCHEMA, partial(jsonl.build, Trace))

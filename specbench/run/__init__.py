@@ -1,1 +1,1 @@
-"""From a plan to records, and what else is measured with bound drafters."""
+"""Turn a plan into records, and measure what else needs bound drafters."""

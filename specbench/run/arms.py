@@ -1,4 +1,4 @@
-"""Arms: what answers a turn in a comparison. Here, drafters in our own loop."""
+"""Arms: what answers a turn in a comparison. The arms here are drafters in our own loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TracedAnswer:
-    """An answer decoded under a probe: seconds by phase, and joules where they can be read."""
+    """An answer decoded under a probe: seconds by phase, and joules if they can be read."""
 
     answer: Answer
     seconds: dict[str, float]
@@ -43,7 +43,7 @@ class Arm(Protocol):
     """One column of a comparison: something that answers a turn.
 
     Attributes:
-        cells: its cell on every suite, in the plan's order.
+        cells: one cell per suite, in the plan's order.
         same_text: whether its text must equal the baseline's, token for token.
     """
 
@@ -53,14 +53,14 @@ class Arm(Protocol):
     def same_text(self) -> bool: ...
 
     def prepare(self, turn: Turn) -> None:
-        """Untimed work before an answer, such as a warm-up."""
+        """Do untimed work before an answer, such as a warm-up."""
 
     def answer(self, turn: Turn) -> Answer:
-        """Answer a turn on the clock."""
+        """Answer a turn, and time it."""
         ...
 
     def trace(self, turn: Turn) -> TracedAnswer:
-        """Answer a turn under a probe; its seconds never make a speedup."""
+        """Answer a turn under a probe; the seconds are never used for a speedup."""
         ...
 
 
@@ -69,8 +69,12 @@ class DrafterArm:
     """A drafter in our own loop; see `Arm`.
 
     Attributes:
-        depth: the most levels a proposal may have; None leaves that to the drafter.
-        is_warm: whether it has decoded something in this process.
+        target: the model.
+        drafter: the drafter, bound to the target, or an `Unbound`.
+        cells: one cell per suite, in the plan's order.
+        sampling: how the output tokens are drawn.
+        depth: the most levels of a proposal; None means no limit but the budget.
+        is_warm: whether the arm has decoded something in this process.
     """
 
     target: Target
@@ -82,7 +86,7 @@ class DrafterArm:
 
     @property
     def rule(self) -> Rule:
-        """The acceptance rule at this sampling."""
+        """The acceptance rule that is used at this sampling."""
         return self.drafter.rule.at(self.sampling)
 
     @property
@@ -91,10 +95,10 @@ class DrafterArm:
 
     @property
     def bound(self) -> Drafter:
-        """The drafter.
+        """The bound drafter.
 
         Raises:
-            UserError: it could not be bound; the reason is given.
+            UserError: the drafter could not be bound; the message gives the reason.
         """
         if isinstance(self.drafter, Unbound):
             name, reason = self.cells[0].drafter, describe(self.drafter.error)
@@ -102,7 +106,7 @@ class DrafterArm:
         return self.drafter
 
     def prepare(self, turn: Turn) -> None:
-        """Warm up once, so that kernels, buffers and caches exist; let a control prepare."""
+        """Warm up once, so that kernels, buffers and caches exist; then let a control prepare."""
         if not self.is_warm:
             timed_answer(
                 self.target, self.drafter, turn.prompt, WARM_UP_TOKENS, sampling=self.sampling
@@ -144,30 +148,31 @@ class DrafterArm:
 
 
 def attempt(action: Callable[[], Result], otherwise: Callable[[Exception], Result]) -> Result:
-    """The one boundary for failures: what goes wrong inside becomes ``otherwise`` of the error.
+    """Return the result of ``action``, or ``otherwise(error)`` if it raises an error.
 
-    A run goes on after it, so what the failed action held is freed.
+    This is the only place where failures are caught. The run continues afterwards, so the memory
+    that the failed action held is freed.
     """
     try:
         return action()
-    except Exception as error:  # noqa: BLE001 (whatever a drafter raises fails its sample alone)
+    except Exception as error:  # noqa: BLE001 (an error of a drafter fails its own sample only)
         result = otherwise(error.with_traceback(None))
-    # Only here are the frames gone that held what the next sample may need.
+    # Only now are the frames gone that held memory which the next sample may need.
     gc.collect()
     torch.cuda.empty_cache()
     return result
 
 
 def describe(error: Exception) -> str:
-    """Kind and text of an error, for a record."""
+    """Describe an error by kind and text, for a record."""
     return f"{type(error).__name__}: {error}"
 
 
 def load(plan: Plan) -> tuple[Target, list[DrafterArm]]:
-    """The target, and every arm bound to it with its cells; the baseline comes first.
+    """Load the target, and bind every arm to it; the baseline comes first.
 
     Raises:
-        UserError: something does not load or does not fit.
+        UserError: a model cannot be loaded or does not fit.
     """
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
@@ -176,8 +181,8 @@ def load(plan: Plan) -> tuple[Target, list[DrafterArm]]:
     )
     if target.tokenizer is None:
         raise UserError(
-            f"There is no tokenizer for the target {plan.target!r}:",
-            "put its tokenizer files beside the weights.",
+            f"The target {plan.target!r} has no tokenizer:",
+            "put the tokenizer's files beside the weights.",
         )
     identity = model_id(plan.target, plan.revision)
     return target, [_bind(plan, planned, target, identity) for planned in plan.arms]

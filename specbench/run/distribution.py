@@ -1,14 +1,14 @@
-"""Whether emitted tokens follow the target's own distribution, where texts cannot be compared.
+"""Test whether emitted tokens follow the target's distribution, if texts cannot be compared.
 
 Under a rule that draws (`reject`) a speculative text equals plain sampling in distribution only.
-The distribution is tested token by token: given the tokens before it, an emitted token x of the
-target's distribution p, laid out from its most to its least likely token, covers an interval of
-length p(x). A point drawn evenly from that interval is uniform on [0, 1) if, and only if, x follows
-p (the randomised probability integral transform), whatever the vocabulary and however the prefixes
-differ. So the points of all samples are counted in equal bins, at every output position.
+So the distribution is tested for every token, given the tokens before it. The target's
+distribution p is sorted from the most to the least likely token, so that an emitted token x covers
+an interval of length p(x) in [0, 1). A point drawn uniformly from this interval is uniform on
+[0, 1) if and only if x follows p (the randomised probability integral transform), for any
+vocabulary and any prefix. The points of all answers are counted in equal bins per output position.
 
-A test that cannot fail says nothing. The same prompts and seeds are run once more under `CONTROL`,
-which takes drafted tokens at face value, and that run must fail.
+A test that cannot fail shows nothing. Therefore the same prompts and seeds are run again under
+`CONTROL`, which accepts drafted tokens without verifying them, and that run must fail.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def face_value(
     uniforms: Tensor,
     generator: torch.Generator,
 ) -> Kept:
-    """Keep a deepest path as it was drafted, then draw the bonus from the target.
+    """Keep a deepest path unverified, then draw the bonus from the target.
 
-    Wrong wherever the drafter's distribution is not the target's.
+    This is wrong wherever the drafter's distribution differs from the target's.
     """
     if len(proposal) == 0:
         return walk(proposal, logits, sampling, uniforms)
@@ -69,16 +69,18 @@ def face_value(
 
 
 CONTROL = Rule("face-value", face_value, lossless=False, same_text=False)
-"""The negative control."""
+"""The negative control, whose test must fail."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """The test at one output position; the first that a round emits is 1.
+    """The test at one output position.
 
     Attributes:
+        position: output position; the first token that a round emits has position 1.
         chi_square: Pearson's statistic over ``degrees`` + 1 equal bins.
-        p: probability of one at least as large under the target's distribution.
+        degrees: degrees of freedom.
+        p: probability of a statistic at least as large under the target's distribution.
     """
 
     position: int
@@ -89,11 +91,14 @@ class Position:
 
 @dataclass(frozen=True)
 class DistributionTest:
-    """What was found of one rule.
+    """The result of the test for one rule.
 
     Attributes:
-        impossible: emitted tokens to which the target gives no probability at all.
-        drafted: tokens proposed in all rounds.
+        rule: name of the acceptance rule.
+        samples: number of answers.
+        positions: the test at each output position.
+        impossible: number of emitted tokens with probability 0 under the target.
+        drafted: number of tokens proposed in all rounds.
     """
 
     rule: str
@@ -104,12 +109,12 @@ class DistributionTest:
 
     @property
     def threshold(self) -> float:
-        """What a p must fall below: `SIGNIFICANCE` shared among the positions (Bonferroni)."""
+        """The p below which a position fails: `SIGNIFICANCE` / number of positions (Bonferroni)."""
         return SIGNIFICANCE / len(self.positions)
 
     @property
     def passed(self) -> bool:
-        """Whether no position speaks against the target's distribution."""
+        """Whether no position rejects the target's distribution and no token is impossible."""
         return self.impossible == 0 and all(p.p >= self.threshold for p in self.positions)
 
 
@@ -202,13 +207,19 @@ def distribution_test(
     seed: int = 0,
     tell: Callable[[], None] = lambda: None,
 ) -> DistributionTest:
-    """Draw ``samples`` answers with a bound drafter, prompts taking turns, and test them.
+    """Draw ``samples`` answers with a bound drafter, and test their distribution.
 
     Args:
-        rule: judges the drafter's proposals.
-        tokens: emitted tokens per answer, and so positions tested; the prefill's token, which no
-            drafter touches, comes before them.
-        tell: called after every sample.
+        target: the model.
+        drafter: a drafter bound to it.
+        rule: acceptance rule for the drafter's proposals.
+        prompts: token ids; the answers use them in turn.
+        samples: number of answers.
+        tokens: emitted tokens per answer, which is the number of positions tested. The prefill's
+            token comes before them and is not tested.
+        sampling: how the output tokens are drawn.
+        seed: random seed.
+        tell: called after every answer.
     """
     noise = torch.Generator().manual_seed(seed)
     points = torch.empty(samples, tokens, dtype=torch.double)
@@ -240,28 +251,34 @@ def distribution_test(
 def target_distribution(
     target: Target, prompt: list[int], output: tuple[int, ...], sampling: Sampling
 ) -> Tensor:
-    """``[tokens, vocabulary]`` the target's distribution of every output token but the first, all
-    given those before them; one forward without any cache of a round."""
+    """Compute the target's distribution of every output token but the first, in one forward.
+
+    Returns:
+        ``[tokens, vocabulary]``; each row is conditional on all tokens before it.
+    """
     ids = torch.tensor([*prompt, *output[:-1]], device=target.device)
     logits, _ = target.forward(ids, KVCache(target.num_layers, len(ids)))
     return probabilities(logits[len(prompt) :], sampling)
 
 
 def interval_points(probs: Tensor, taken: Tensor, uniforms: Tensor) -> Tensor:
-    """A point in the interval of each token ``taken`` ``[n]`` of ``probs`` ``[n, vocabulary]``.
+    """Return a point in the interval of each token, ``[n]``.
 
-    ``uniforms`` ``[n]`` say where in the interval.
+    Args:
+        probs: ``[n, vocabulary]`` distributions.
+        taken: ``[n]`` emitted tokens.
+        uniforms: ``[n]`` relative places in the intervals.
     """
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     ordered = ordered / ordered.sum(-1, keepdim=True)
-    place = (order == taken[:, None]).long().argmax(-1, keepdim=True)
-    own = ordered.gather(1, place)[:, 0]
-    below = ordered.cumsum(-1).gather(1, place)[:, 0] - own
+    rank = (order == taken[:, None]).long().argmax(-1, keepdim=True)
+    own = ordered.gather(1, rank)[:, 0]
+    below = ordered.cumsum(-1).gather(1, rank)[:, 0] - own
     return below + own * uniforms
 
 
 def chi_square(position: int, points: Tensor, bins: int) -> Position:
-    """Pearson's test of ``points`` ``[n]`` in [0, 1) against the uniform distribution."""
+    """Test ``points`` ``[n]`` in [0, 1) against the uniform distribution (Pearson)."""
     counts = (points * bins).long().clamp(0, bins - 1).bincount(minlength=bins).double()
     expected = len(points) / bins
     statistic = ((counts - expected) ** 2 / expected).sum()
@@ -271,5 +288,5 @@ def chi_square(position: int, points: Tensor, bins: int) -> Position:
 
 
 def _seed(seed: int, index: int) -> int:
-    """Far apart, so that no two answers share a stream."""
+    """Derive the seed of one answer from a hash, so that no two answers share a stream."""
     return int.from_bytes(hashlib.sha256(f"{seed}\n{index}".encode()).digest()[:6])

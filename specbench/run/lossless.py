@@ -1,8 +1,7 @@
-"""Whether a speculative output is still the target's own.
+"""Judge whether a speculative output is the target's own.
 
-Two forwards over the same tokens round differently when they hold different numbers of rows, so
-two outputs may part where the target itself is undecided. What "undecided" means is measured on
-the very device and dtype, not assumed.
+Forwards with different numbers of rows round differently, so two correct outputs may differ where
+two tokens are nearly tied. How near a tie must be is measured on the device and dtype in use.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from specbench.records.records import Verdict
 
 TOLERANCE_TOKENS = 48
 TOLERANCE_FACTOR = 2.0
-FARTHEST = 1e3
+MAX_LOGIT_SHIFT = 1e3
 
 
 def first_difference(expected: tuple[int, ...], emitted: tuple[int, ...]) -> int | None:
-    """Index of the first token that differs, a missing one included; None where all agree."""
-    for index, (one, other) in enumerate(zip(expected, emitted, strict=False)):
-        if one != other:
+    """Return the index of the first token that differs or is missing; None if all are equal."""
+    for index, (a, b) in enumerate(zip(expected, emitted, strict=False)):
+        if a != b:
             return index
     shorter = min(len(expected), len(emitted))
     return None if len(expected) == len(emitted) else shorter
 
 
 class Judge:
-    """Compares outputs with the autoregressive one of the same prompt and seed.
+    """Compares outputs with the baseline's output for the same prompt and seed.
 
     Args:
-        target: computes logits once more where two outputs part.
-        sampling: of the outputs.
-        prompts: some prompts; the shortest of them measures the tolerance, when it is needed.
+        target: the model; it computes the logits where two outputs differ again.
+        sampling: how the output tokens were drawn.
+        prompts: returns some prompts; the tolerance is measured on the shortest, when needed.
         width: the most tokens that any arm proposes at once.
     """
 
@@ -58,18 +57,24 @@ class Judge:
 
     @cached_property
     def tolerance(self) -> float:
-        """See `measure_tolerance`."""
+        """Largest logit difference of a near tie; see `measure_tolerance`."""
         return measure_tolerance(self.target, min(self._prompts(), key=len), self._width)
 
     def verdict(
         self, prompt: list[int], seed: int, expected: tuple[int, ...], emitted: tuple[int, ...]
     ) -> Verdict:
-        """Judge one output of a rule that keeps the text.
+        """Judge one output of a rule with `same_text`.
 
-        Where two outputs part, the target's logits after the common prefix are computed once
-        more. It is a "near-tie" if both tokens are within `tolerance` (a logit difference) of
-        being the target's choice there, else "broken". It is "broken" too where one output ends
-        and the other goes on.
+        If the outputs differ, the target's logits after their common prefix are computed again.
+        The verdict is "near-tie" if both tokens are within `tolerance` (a logit difference) of
+        being the target's choice there, else "broken". It is also "broken" if one output is a
+        prefix of the other.
+
+        Args:
+            prompt: token ids.
+            seed: random seed of both outputs.
+            expected: the baseline's output tokens.
+            emitted: the output tokens to judge.
         """
         position = first_difference(expected, emitted)
         if position is None:
@@ -88,12 +93,12 @@ class Judge:
 
 
 def sampled_gap(logits: Tensor, token: int, uniform: float, sampling: Sampling) -> float:
-    """How far logits ``[vocabulary]`` must move for ``uniform`` to draw ``token``.
+    """Return how far logits ``[vocabulary]`` must move for ``uniform`` to draw ``token``.
 
-    Moving every logit by at most d moves the log-odds of a cumulated probability by at most
-    2 d / temperature, and moves tokens over the edge of top-k or top-p. The smallest d within
-    which both together can reach the draw, to a thousandth; 0 where it is drawn as it is, and
-    infinity where nothing within `FARTHEST` does it.
+    If every logit moves by at most d, the log-odds of a cumulated probability move by at most
+    2 d / temperature, and tokens may cross the edge of top-k or top-p. The result is the smallest
+    d for which both effects together can make the draw, within 0.1 %. It is 0 if ``token`` is
+    drawn without any move, and infinity if no d up to `MAX_LOGIT_SHIFT` is enough.
     """
     order = logits.double().sort(descending=True, stable=True)
     reaches = partial(_reaches, order.values / sampling.temperature, order.indices, token)
@@ -102,7 +107,7 @@ def sampled_gap(logits: Tensor, token: int, uniform: float, sampling: Sampling) 
     low, high = 0.0, 1e-6
     while not reaches(uniform, sampling, high / sampling.temperature):
         low, high = high, 2 * high
-        if high > FARTHEST:
+        if high > MAX_LOGIT_SHIFT:
             return math.inf
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
@@ -116,17 +121,22 @@ def sampled_gap(logits: Tensor, token: int, uniform: float, sampling: Sampling) 
 def _reaches(
     scores: Tensor, ids: Tensor, token: int, uniform: float, sampling: Sampling, shift: float
 ) -> bool:
-    """Whether scores (falling; of ``ids``) moved by at most ``shift`` can draw ``token``.
+    """Return whether scores moved by at most ``shift`` can draw ``token``.
 
-    Tokens at the filter's edge may be in or out: the lowest start of the token's interval leaves
-    out those with lower ids and takes in those with higher ones, the highest end the reverse.
+    Tokens at the edge of the filters may be kept or not. The token's interval starts lowest if
+    those with lower ids are dropped and those with higher ids kept; it ends highest in the
+    opposite case.
+
+    Args:
+        scores: ``[vocabulary]`` logits / temperature, in descending order.
+        ids: ``[vocabulary]`` token ids of the scores.
     """
     certain, possible = _kept(scores, sampling, shift)
-    place = ids == token
-    if not bool((possible & place).any()):
+    is_token = ids == token
+    if not bool((possible & is_token).any()):
         return False
     mass = scores.softmax(-1)
-    own = float(mass[place])
+    own = float(mass[is_token])
     below, above = ids < token, ids > token
 
     def total(side: Tensor, kept: Tensor) -> float:
@@ -141,8 +151,10 @@ def _reaches(
 
 
 def _kept(scores: Tensor, sampling: Sampling, shift: float) -> tuple[Tensor, Tensor]:
-    """Which tokens the filters keep however, and which they may keep, when falling ``scores``
-    move by at most ``shift``: two ``[vocabulary]`` masks over ranks."""
+    """Return which tokens the filters certainly keep, and which they possibly keep.
+
+    Both are ``[vocabulary]`` masks over descending ``scores`` that move by at most ``shift``.
+    """
     count, slack = len(scores), 2 * shift
     certain = possible = torch.ones(count, dtype=torch.bool, device=scores.device)
     if 0 < sampling.top_k < count:
@@ -163,21 +175,20 @@ def _kept(scores: Tensor, sampling: Sampling, shift: float) -> tuple[Tensor, Ten
 
 
 def _share(mass: Tensor, ranks: Tensor, whole: float) -> Tensor:
-    """The mass before each of ``ranks``, of ``whole``."""
+    """Return the mass before each of ``ranks``, as a share of ``whole``."""
     before = torch.cat([mass.new_zeros(1), mass.cumsum(-1)])
     return (before[ranks] / whole).clamp(0, 1)
 
 
 @torch.inference_mode()
 def measure_tolerance(target: Target, prompt: list[int], width: int) -> float:
-    """What the target's logits may differ by when rows are computed together, times two.
+    """Measure how far logits may differ if rows are computed together; return twice as much.
 
-    A greedy continuation of ``prompt`` is decoded one token at a time, then the same tokens once
-    more in blocks of an anchor and ``width`` drafted tokens; the largest absolute difference
-    between the logits of the two, with all that rounding has done to the cached keys and values
-    by then, is what a true verification can be off by. It counts as at least one rounding step
-    of the largest logit, and as no more than a target's self-check lets pass: a fault in the very
-    forward that is measured here must not excuse itself.
+    A greedy continuation of ``prompt`` is decoded one token at a time, and then again in blocks
+    of an anchor and ``width`` drafted tokens. The largest absolute difference between the two
+    sets of logits, which includes the rounding of cached keys and values, is the error that a
+    correct verification can have. It is at least one rounding step of the largest logit. It is at
+    most what the target's self-check allows, so a faulty forward cannot raise its own tolerance.
     """
     count = target.budget(len(prompt), TOLERANCE_TOKENS)
     cache = KVCache(target.num_layers, len(prompt) + count + width + 1)
@@ -191,7 +202,7 @@ def measure_tolerance(target: Target, prompt: list[int], width: int) -> float:
     together = torch.cat([_step(target, cache, block) for block in blocks])
     alone = torch.cat(rows) if rows else together
     difference = float((together.float() - alone.float()).abs().max())
-    # A few dozen tokens may all round alike: one step of the dtype can always happen.
+    # A few dozen tokens may happen to round alike, so allow at least one step of the dtype.
     largest = float(together.abs().max())
     step = torch.finfo(target.dtype).eps * largest
     return min(TOLERANCE_FACTOR * max(difference, step), largest_error(target.dtype) * largest)
@@ -212,7 +223,7 @@ def _ids(target: Target, tokens: list[int]) -> Tensor:
 
 
 def _uniform(seed: int, position: int) -> float:
-    """The number in [0, 1) with which the verifier draws output token ``position``."""
+    """Return the uniform in [0, 1) with which the verifier draws output token ``position``."""
     noise = seeded_generator(seed, "verify", torch.device("cpu"))
     return float(torch.rand(position + 1, generator=noise)[position])
 

@@ -1,4 +1,4 @@
-"""One answer on the clock."""
+"""Time one answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from specbench.core.target import Target
 
 @dataclass(frozen=True)
 class Answer:
-    """One decoded sequence and what it took.
+    """One decoded sequence with its seconds and memory.
 
     Attributes:
-        prefill_seconds: until the prefill's token is known.
-        decode_seconds: from then to the end, the drafter's own prefill included.
-        peak_memory_bytes: most device memory held meanwhile, every loaded model included; None
-            on a CPU.
+        output: tokens and rounds.
+        prefill_seconds: seconds until the prefill's token is known.
+        decode_seconds: seconds from then to the end, the drafter's own prefill included.
+        peak_memory_bytes: peak device memory, every loaded model included; None on a CPU.
     """
 
     output: Output
@@ -33,9 +33,13 @@ class Answer:
 def timed_answer(
     target: Target, drafter: Drafter, prompt: list[int], max_new_tokens: int, **settings: Any
 ) -> Answer:
-    """Decode ``prompt`` once with a bound drafter, on the clock.
+    """Decode ``prompt`` once with a bound drafter, and time it.
 
     Args:
+        target: the model.
+        drafter: a drafter bound to it.
+        prompt: token ids.
+        max_new_tokens: the most output tokens.
         settings: sampling, seed, depth and probe of `Decoding`.
 
     Raises:

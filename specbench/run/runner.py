@@ -1,4 +1,4 @@
-"""Plan -> cells -> records: every prompt by every arm, each answer on disk once it is known."""
+"""Run a plan: every arm answers every prompt, and each answer is stored once it is known."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from specbench.run.turns import Asking, Turn
 
 
 class Observer:
-    """Is told how a run goes on; this one does nothing with it."""
+    """Watches a run. Every method of this class does nothing."""
 
     def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
-        """``samples`` are those stored before; ``total`` counts them too."""
+        """The run begins. ``total`` includes ``samples``, which were stored before."""
 
     def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
         """A sample is about to be measured."""
 
     def measured(self, cell: Cell, sample: Sample) -> None:
-        """A sample is known; its verdict may still be missing."""
+        """A sample has been measured; its verdict may still be missing."""
 
     def judged(self, cell: Cell, sample: Sample) -> None:
-        """A sample whose verdict was missing has it."""
+        """A sample has got the verdict that was missing."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        failed: samples with an error.
-        broken: samples whose text is not the target's own.
-        resumed: samples that were there before.
-        finished_before: nothing was left to do.
+        folder: the run's folder.
+        failed: number of samples with an error.
+        broken: number of samples whose text is not the target's own.
+        resumed: number of samples that were stored before.
+        finished_before: whether nothing was left to do.
     """
 
     folder: Path
@@ -64,15 +65,22 @@ def run(
     retry_failed: bool = False,
     trace: int = 0,
 ) -> Outcome:
-    """Run ``plan`` into ``folder``, or the rest of it.
+    """Run ``plan`` into ``folder``, or continue a run there.
 
-    With ``retry_failed``, samples that failed before are measured once more, and with a failed
-    baseline all that waited for it. Wherever answers are lacking, so are those of a drafter that
-    could not be bound before and now can. Then ``trace`` prompts a suite are decoded once more, to
-    see where the time of a round goes; a run that lacks only some of these takes only them.
+    If answers are missing, a drafter that could not be bound before is tried again. After the
+    answers, the missing traces are taken.
+
+    Args:
+        plan: what to measure.
+        folder: the run's folder.
+        command: command line, for the manifest.
+        observer: is told about every sample.
+        retry_failed: measure failed samples again. For a failed baseline this includes the
+            samples of all other arms on the same turn.
+        trace: number of prompts per suite that are decoded again under a probe.
 
     Raises:
-        UserError: a model that does not load or fit, or a folder that holds something else.
+        UserError: a model cannot be loaded or does not fit, or the folder holds another run.
     """
     target, arms = load(plan)
     manifest = _manifest(plan, folder, command, arms)
@@ -84,7 +92,7 @@ def run(
         work = _Run(plan, arms, asking, judge, store, observer)
         again = _to_retry(store) if retry_failed else set()
         lacking = plan.answers - (len(store.done) - len(again))
-        # A kill in the traced pass leaves all answers, and traces to be taken.
+        # After a kill in the traced pass no answer is missing, but traces may be.
         finished = not (lacking or store.interrupted or work.untraced(trace))
         if not finished:
             store.begin(manifest)
@@ -108,7 +116,7 @@ def run(
 
 
 def _few_prompts(plan: Plan, asking: Asking) -> list[list[int]]:
-    """The first prompts of every suite, whatever the order of the run is."""
+    """Encode the first prompts of every suite."""
     few = (replace(suite, prompts=suite.prompts[:8]) for suite in plan.suites)
     return [turn.prompt for suite in few for turn in asking.first_turns(suite)]
 
@@ -124,7 +132,7 @@ def _manifest(plan: Plan, folder: Path, command: str, arms: Sequence[Arm]) -> Ma
 
 
 def _to_retry(store: Store) -> set[Key]:
-    """Failed samples, and the answers of all arms that a failed baseline left unjudged."""
+    """Return failed samples, and the samples that a failed baseline left unjudged."""
     cells = store.manifest.cells
     failed = {key for key, sample in store.done.items() if sample.status != "ok"}
     alone = {(cells[c].suite, *rest) for c, *rest in failed if cells[c].role == "baseline"}
@@ -132,7 +140,7 @@ def _to_retry(store: Store) -> set[Key]:
 
 
 class _Run:
-    """One pass over the plan: whatever the store lacks.
+    """One pass over the plan, for all that the store lacks.
 
     It knows no drafter, verifier or target: arms answer, ``asking`` makes the turns, and ``judge``
     compares the outputs.
@@ -155,11 +163,11 @@ class _Run:
         self.observer = observer
 
     def _cell(self, arm: Arm, number: int) -> Cell:
-        """The arm's cell on a suite, as the store knows it."""
+        """Return the arm's cell on a suite, as the store has it."""
         return self.store.cell(arm.cells[number])
 
     def all(self) -> None:
-        """Every answer that the store lacks."""
+        """Measure every answer that the store lacks."""
         suites = range(len(self.plan.suites))
         cells = [self._cell(arm, number) for arm in self.arms for number in suites]
         stored = [*self.store.done.values(), *self.store.held.values()]
@@ -170,7 +178,7 @@ class _Run:
                     self._turn(number, index, prompt, turn)
 
     def _turn(self, number: int, index: int, prompt: Prompt, turn: int) -> None:
-        """One turn by every arm; which arm begins changes from prompt to prompt."""
+        """Let every arm answer one turn; each prompt starts with the next arm."""
         asked = cache(partial(self._asked, number, prompt, turn))
         cells = {self._cell(arm, number).id: (arm, self._cell(arm, number)) for arm in self.arms}
         keys = [(cell, prompt.id, turn) for cell in cells]
@@ -178,7 +186,7 @@ class _Run:
         if all(key in self.store.done for key in keys):
             return
         for key in lacking:
-            # An arm that cannot prepare fails again where it answers, and there it is recorded.
+            # An arm that cannot prepare fails again when it answers, and this failure is recorded.
             attempt(partial(self._prepare, cells[key[0]][0], asked), lambda error: None)
         baseline, start = keys[0], index % len(keys)
         for key in keys[start:] + keys[:start]:
@@ -198,7 +206,7 @@ class _Run:
         return to_sample(key, len(turn.prompt), arm.answer(turn))
 
     def _asked(self, number: int, prompt: Prompt, turn: int) -> Turn:
-        """Earlier turns carry the baseline's answers, so that all arms are asked the same."""
+        """Make a turn; its history has the baseline's answers, so all arms get the same prompt."""
         cell = self._cell(self.arms[0], number)
         earlier = [self.store.done[cell.id, prompt.id, n] for n in range(1, turn)]
         for sample in earlier:
@@ -210,7 +218,7 @@ class _Run:
     def _keep(
         self, arm: Arm, cell: Cell, sample: Sample, asked: Callable[[], Turn], baseline: Key
     ) -> Sample:
-        """Store a sample, judged; without a baseline to judge it by it is held."""
+        """Judge a sample and store it; hold it if there is no baseline answer yet."""
         if cell.role != "baseline" and sample.status == "ok":
             if baseline not in self.store.done:
                 self.store.hold(sample)
@@ -226,7 +234,7 @@ class _Run:
     def _release(
         self, cells: dict[str, tuple[Arm, Cell]], asked: Callable[[], Turn], baseline: Key
     ) -> None:
-        """Judge what was held of this turn; a later one may wait since an earlier process."""
+        """Judge the held samples of this turn; an earlier process may have left those of others."""
         for key, sample in list(self.store.held.items()):
             if key[0] in cells and key[1:] == baseline[1:]:
                 arm, cell = cells[key[0]]
@@ -240,8 +248,8 @@ class _Run:
         if not arm.same_text:
             return Verdict(
                 "untested",
-                reason=f"the rule {cell.rule} keeps the distribution, not the text: "
-                "`specbench distribution` tests it",
+                reason=f"the rule {cell.rule} keeps the distribution, but not the text: "
+                "test it with `specbench distribution`",
             )
         if baseline.status != "ok":
             return Verdict("untested", reason="there is no baseline answer")
@@ -249,7 +257,7 @@ class _Run:
         return self.judge.verdict(turn.prompt, turn.seed, baseline.output, sample.output)
 
     def untraced(self, count: int) -> list[tuple[int, Prompt, Arm]]:
-        """Answers to the first turn of ``count`` prompts per suite, by suite, without a trace."""
+        """Return the answers to the first turn of ``count`` prompts per suite that lack a trace."""
         return [
             (number, prompt, arm)
             for number, suite in enumerate(self.plan.suites)
@@ -263,13 +271,13 @@ class _Run:
         return sample is not None and sample.status == "ok" and key not in self.store.traced
 
     def trace(self, count: int) -> None:
-        """The first turn of ``count`` prompts per suite, once more, under a probe."""
+        """Decode the first turn of ``count`` prompts per suite again, under a probe."""
         for number, prompt, arm in self.untraced(count):
             cell = self._cell(arm, number)
             self.observer.measuring(cell, f"{prompt.id}, traced", 1)
             asked = partial(self._asked, number, prompt, 1)
             traced = partial(self._traced, arm, (cell.id, prompt.id, 1), asked)
-            # What fails under the probe has answered without it: there is its record.
+            # An answer that fails only under the probe keeps its sample and has no trace.
             trace = attempt(traced, lambda error: None)
             if trace is not None:
                 self.store.trace(trace)
@@ -290,7 +298,7 @@ class _Run:
 
 
 def to_sample(key: Key, prompt_tokens: int, answer: Answer) -> Sample:
-    """The record of an answer."""
+    """Make the record of an answer."""
     output = answer.output
     return Sample(
         *key,

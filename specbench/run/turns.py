@@ -1,4 +1,4 @@
-"""From a suite's prompts to the turns that every arm is asked."""
+"""Turn the prompts of a suite into the turns that every arm answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of one prompt, as every arm is asked it.
+    """One turn of one prompt; every arm gets the same one.
 
     Attributes:
         prompt: token ids, earlier turns included.
         budget: the most output tokens.
-        seed: of this answer, the same for every arm.
+        seed: random seed of the answer.
     """
 
     prompt: list[int]
@@ -31,7 +31,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Asking:
-    """How prompts become tokens: the target's tokenizer and template, and the run's seed."""
+    """Makes turns from prompts, with the target's tokenizer and template and the run's seed."""
 
     tokenizer: PreTrainedTokenizerBase
     thinking: str
@@ -40,7 +40,14 @@ class Asking:
     def turn(
         self, suite: Suite, prompt: Prompt, number: int, answers: Sequence[Sequence[int]]
     ) -> Turn:
-        """Turn ``number`` (from 1) of a prompt; ``answers`` hold the tokens of those before."""
+        """Make turn ``number`` (from 1) of a prompt.
+
+        Args:
+            suite: the prompt's suite.
+            prompt: the prompt with all its turns.
+            number: number of the turn.
+            answers: output tokens of each earlier turn.
+        """
         messages = []
         for text, answer in zip(prompt.turns, answers, strict=False):
             said = self.tokenizer.decode(answer, skip_special_tokens=True)
@@ -53,12 +60,12 @@ class Asking:
         )
 
     def first_turns(self, suite: Suite) -> list[Turn]:
-        """The first turn of every prompt of a suite."""
+        """Make the first turn of every prompt of a suite."""
         return [self.turn(suite, prompt, 1, ()) for prompt in suite.prompts]
 
 
 def answer_seed(seed: int, suite: str, prompt: str, turn: int) -> int:
-    """The seed of one answer: the same for every arm, on every machine."""
+    """Return the random seed of one answer: the same for every arm and on every machine."""
     text = f"{seed}\n{suite}\n{prompt}\n{turn}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
 

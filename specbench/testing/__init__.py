@@ -1,11 +1,11 @@
-"""The contract kit: what every drafter, a third party's too, is tested with.
+"""The contract kit: the tests that every drafter must pass, a third party's included.
 
     @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
     def test_my_drafter(check):
         check(tiny_target(), MyDrafter)
 
-Every check takes a target and something that makes a fresh, unbound drafter, and raises
-AssertionError where the contract is broken.
+Every check takes a target and a function that makes a new, unbound drafter. It raises
+AssertionError if the contract is broken.
 """
 
 from specbench.testing.contract import CONTRACT, Check

@@ -25,15 +25,17 @@ def _bound(target: Target, make: Callable[[], Drafter]) -> Drafter:
 
 
 def lossless_when_greedy(target: Target, make: Callable[[], Drafter]) -> None:
-    """Greedy output is the target's own at every budget, also below the draft's length."""
+    """Check that greedy output is the target's own, also at budgets below the draft length."""
     drafter = _bound(target, make)
     for budget in BUDGETS:
         assert_lossless(target, drafter, random_prompts(target.vocab_size), budget)
 
 
 def lossless_when_sampling(target: Target, make: Callable[[], Drafter]) -> None:
-    """One-hot drafts: the same seed gives the text of plain sampling. Drawn drafts: the rounds
-    add up (their distribution is tested where the rule is)."""
+    """Check that sampled output equals plain sampling with the same seed.
+
+    For a rule that keeps the distribution but not the text, check only that the rounds add up.
+    """
     drafter = _bound(target, make)
     (prompt,) = random_prompts(target.vocab_size, (11,))
     for temperature in (0.6, 1.0):
@@ -45,19 +47,19 @@ def lossless_when_sampling(target: Target, make: Callable[[], Drafter]) -> None:
 
 
 def stops_inside_a_block(target: Target, make: Callable[[], Drafter]) -> None:
-    """A stop token ends the output wherever it falls, as the first token too."""
+    """Check that a stop token ends the output at any position, the first included."""
     drafter = _bound(target, make)
     (prompt,) = random_prompts(target.vocab_size, (9,))
     text = plain(target, prompt, 12).tokens
-    for place in (0, 1, 2, 5, 11):
-        stops = frozenset({text[place], target.vocab_size - 1})
+    for position in (0, 1, 2, 5, 11):
+        stops = frozenset({text[position], target.vocab_size - 1})
         (output,) = assert_lossless(target, drafter, [prompt], 24, stop_ids=stops)
         assert output.finish == "stop"
         assert output.tokens[-1] in stops
 
 
 def stops_at_the_context_limit(target: Target, make: Callable[[], Drafter]) -> None:
-    """The output ends where the target's context does."""
+    """Check that the output ends at the target's context limit."""
     if target.context_limit is None or target.context_limit > 1024:
         return
     drafter = _bound(target, make)
@@ -69,7 +71,7 @@ def stops_at_the_context_limit(target: Target, make: Callable[[], Drafter]) -> N
 def _open(
     target: Target, drafter: Drafter, prompt: list[int], budget: int
 ) -> tuple[Decoding, DraftSession]:
-    """A decoding after its prefill, and its session, to look at between the rounds."""
+    """Return a decoding after its prefill, with its open session."""
     sampling = Sampling() if drafter.rule is WALK else Sampling(1.0)
     decoding = Decoding(target, drafter, prompt, budget, sampling=sampling, stop_ids=NO_STOPS)
     decoding.prefill()
@@ -81,8 +83,10 @@ def _round(decoding: Decoding) -> None:
 
 
 def proposals_fit(target: Target, make: Callable[[], Drafter]) -> None:
-    """Proposals are well-formed, on the target's device, no deeper than the budget and no wider
-    than announced."""
+    """Check that proposals are well-formed and on the target's device.
+
+    They must be no deeper than the budget and no wider than the drafter's ``width``.
+    """
     drafter = _bound(target, make)
     (prompt,) = random_prompts(target.vocab_size, (13,))
     for budget in BUDGETS[1:]:
@@ -99,7 +103,7 @@ def proposals_fit(target: Target, make: Callable[[], Drafter]) -> None:
 
 
 def sessions_are_independent(target: Target, make: Callable[[], Drafter]) -> None:
-    """Two sequences in turn, a round each, say what each says alone."""
+    """Check that two sequences with alternating rounds give what each gives alone."""
     drafter = _bound(target, make)
     prompts = random_prompts(target.vocab_size)
     alone, _ = _open(target, drafter, prompts[0], 24)
@@ -114,35 +118,35 @@ def sessions_are_independent(target: Target, make: Callable[[], Drafter]) -> Non
 
 
 def same_seed_same_rounds(target: Target, make: Callable[[], Drafter]) -> None:
-    """Two drafters made alike repeat each other and leave the global generator alone."""
+    """Check that equal seeds give equal rounds, and that the global generator is not used."""
     sampling = Sampling(1.0)
     prompt = random_prompts(target.vocab_size)[0]
     first, second = (
         generate(target, _bound(target, make), prompt, 24, sampling=sampling, seed=7)
         for _ in range(2)
     )
-    assert first == second, "the same seed gave other rounds"
+    assert first == second, "the same seed gives different rounds"
     state = torch.random.get_rng_state()
     generate(target, _bound(target, make), prompt, 24, sampling=sampling, seed=8)
     assert torch.equal(state, torch.random.get_rng_state()), "it draws from the global generator"
 
 
 def buffers_stay_in_place(target: Target, make: Callable[[], Drafter]) -> None:
-    """A session's buffers keep their places for the whole sequence, so no history is copied.
+    """Check that a session's buffers stay in place, so that no round copies the history.
 
-    A drafter that loads a model has some: it cannot pass by naming none.
+    A drafter that loads a model must name at least one buffer.
     """
     drafter = _bound(target, make)
     decoding, session = _open(target, drafter, random_prompts(target.vocab_size)[0], 40)
     _round(decoding)
-    places = [buffer.data_ptr() for buffer in session.buffers()]
-    assert places or not isinstance(drafter.options, ModelOptions), (
+    addresses = [buffer.data_ptr() for buffer in session.buffers()]
+    assert addresses or not isinstance(drafter.options, ModelOptions), (
         f"{drafter.name} loads a model, but its session names no buffers"
     )
     while decoding.finish is None:
         _round(decoding)
         now = [buffer.data_ptr() for buffer in session.buffers()]
-        assert now == places, "a buffer moved, or one was added"
+        assert now == addresses, "a buffer moved or was added"
 
 
 CONTRACT: tuple[Check, ...] = (

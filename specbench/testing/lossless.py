@@ -1,4 +1,4 @@
-"""Plain decoding, and comparing a drafter's output with it."""
+"""Plain decoding, and the comparison of a drafter's output with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plain(
     seed: int = 0,
     stop_ids: frozenset[int] = NO_STOPS,
 ) -> Output:
-    """Autoregressive decoding of one prompt."""
+    """Decode one prompt autoregressively."""
     drafter = Autoregressive()
     drafter.bind(target.view())
     return generate(
@@ -36,17 +36,19 @@ def assert_lossless(
     seeds: Sequence[int] = (0,),
     stop_ids: frozenset[int] = NO_STOPS,
 ) -> list[Output]:
-    """A bound drafter's output equals plain decoding with the same seed, token for token.
+    """Assert that a bound drafter's output equals plain decoding with the same seed.
 
     Returns:
-        Its outputs, prompt by prompt and seed by seed.
+        The drafter's outputs, ordered by prompt and then by seed.
 
     Raises:
-        AssertionError: an output differs, ends otherwise, or its rounds do not add up.
-        ValueError: tokens are drawn with rejection, so texts are equal in distribution only.
+        AssertionError: an output differs in a token or in its finish, or its rounds do not add up.
+        ValueError: the drafter's rule keeps the distribution, but not the text.
     """
     if not drafter.rule.same_text and sampling is not None and not sampling.greedy:
-        raise ValueError(f"{drafter.name} draws its tokens: only distributions can be compared")
+        raise ValueError(
+            f"the rule of {drafter.name} does not keep the text: test its distribution"
+        )
     outputs = []
     for prompt in prompts:
         for seed in seeds:
@@ -63,13 +65,13 @@ def assert_lossless(
             assert_counts(got, drafter.width)
             where = f"{drafter.name}, prompt of {len(prompt)}, {max_new_tokens} new, seed {seed}"
             assert got.tokens == want.tokens, f"{where}: {_first_difference(want, got)}"
-            assert got.finish == want.finish, f"{where}: ends by {got.finish}, not {want.finish}"
+            assert got.finish == want.finish, f"{where}: finish is {got.finish}, not {want.finish}"
             outputs.append(got)
     return outputs
 
 
 def assert_counts(output: Output, width: int) -> None:
-    """Emitted tokens of all rounds + 1 are the output; no round is empty or wider than allowed."""
+    """Assert that emitted tokens + 1 are the output, and that no round is empty or too wide."""
     emitted = [len(r.tokens) for r in output.rounds]
     assert sum(emitted) + 1 == len(output.tokens), f"{emitted} + 1 != {len(output.tokens)} tokens"
     for index, r in enumerate(output.rounds):
@@ -79,7 +81,7 @@ def assert_counts(output: Output, width: int) -> None:
 
 def _first_difference(want: Output, got: Output) -> str:
     pairs = zip(want.tokens, got.tokens, strict=False)
-    place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    if place is None:
+    position = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if position is None:
         return f"{len(got.tokens)} tokens instead of {len(want.tokens)}"
-    return f"token {place} is {got.tokens[place]} instead of {want.tokens[place]}"
+    return f"token {position} is {got.tokens[position]} instead of {want.tokens[position]}"

@@ -1,4 +1,4 @@
-"""Tiny random targets and prompts."""
+"""Make tiny random targets and random prompts."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ def tiny_target(
     full_layers: int = 0,
     context: int = 512,
 ) -> Target:
-    """A random float32 target with grouped queries, alive enough that every token matters.
+    """Make a random float32 target with grouped queries.
 
-    The global random state is left alone.
+    Its weights are large enough that every token of the prompt changes the logits. The global
+    random state is not changed.
 
     Args:
-        family: architecture; sliding windows are Qwen3 only.
-        seed: of its weights.
-        vocabulary: number of token ids; ``layers`` and ``context`` likewise size the model.
-        window: sliding window of all layers behind the first ``full_layers``.
+        family: architecture; only Qwen3 has sliding windows.
+        seed: random seed of the weights.
+        vocabulary: number of token ids.
+        layers: number of decoder layers.
+        window: sliding window, in positions, of all layers after the first ``full_layers``.
+        full_layers: number of layers without a sliding window.
+        context: the most positions.
     """
     sizes: dict[str, Any] = {
         "vocab_size": vocabulary,
@@ -68,6 +72,6 @@ def tiny_target(
 def random_prompts(
     vocabulary: int, lengths: Sequence[int] = (5, 17), seed: int = 0
 ) -> list[list[int]]:
-    """Prompts of random token ids, one of each length."""
+    """Make prompts of random token ids, one per length."""
     chance = random.Random(seed)
     return [[chance.randrange(vocabulary) for _ in range(length)] for length in lengths]

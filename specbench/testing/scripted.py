@@ -1,4 +1,4 @@
-"""A drafter that knows the answer and errs on purpose."""
+"""A drafter that knows the answer and makes errors on purpose."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ class ScriptedOptions:
 
     Attributes:
         shape: a random tree, one chain, or ``branches`` parallel chains.
-        width: tokens in a proposal; fewer where the budget is smaller.
+        width: number of tokens in a proposal; fewer if the budget is smaller.
+        branches: number of parallel chains.
         wrong: share of tokens that are random instead of the known continuation's.
-        sampled: draw the tokens from distributions around the continuation and send those along;
-            siblings are drawn without replacement.
-        seed: of the errors.
+        sampled: whether tokens are drawn from distributions around the continuation, which the
+            proposal then carries; siblings are drawn without replacement.
+        seed: random seed of the errors.
     """
 
     shape: Literal["tree", "chain", "chains"] = "tree"
@@ -47,12 +48,12 @@ class ScriptedOptions:
 
 
 class ScriptedDrafter(Drafter):
-    """Knows what the target will say and errs on purpose, in any shape.
+    """Knows the target's answer and makes errors on purpose, in proposals of any shape.
 
     Args:
-        target: decoded plainly, with the request's sampling and seed, to learn the continuation.
+        target: the model; plain decoding with the request's sampling and seed gives the answer.
         options: shape and errors.
-        continuation: the output tokens, where they are known already.
+        continuation: the answer's tokens, if they are already known.
     """
 
     name = "scripted"
@@ -81,7 +82,7 @@ class ScriptedDrafter(Drafter):
         return _Script(self, request)
 
     def script(self, prompt: list[int], request: Request) -> list[int]:
-        """The output tokens after ``prompt``, as far as they are known."""
+        """Return the output tokens after ``prompt``, as far as they are known."""
         if self._continuation is not None:
             return list(self._continuation)
         room = request.capacity - len(prompt)
@@ -95,14 +96,14 @@ class _Script(DraftSession):
         self._request = request
         self._chance = random.Random(f"{self._options.seed} {request.seed}")
         self._script: list[int] | None = None
-        self._said = 0
+        self._emitted = 0
 
     def commit(self, commit: Commit) -> None:
         if self._script is None:
             self._script = self._drafter.script(list(commit.tokens[:-1]), self._request)
-            self._said = 1
+            self._emitted = 1
         else:
-            self._said += len(commit.tokens)
+            self._emitted += len(commit.tokens)
 
     def propose(self, budget: int) -> Proposal:
         parents = self._parents(budget)
@@ -141,7 +142,7 @@ class _Script(DraftSession):
         parents: list[int] = []
         depths: list[int] = []
         for node in range(width):
-            # Half of the nodes prolong the newest path, the others start anywhere.
+            # Half of the nodes extend the newest path; the others have a random parent.
             parent = node - 1 if self._chance.random() < 0.5 else self._chance.randrange(-1, node)
             if parent >= 0 and depths[parent] == budget:
                 parent = -1
@@ -150,15 +151,15 @@ class _Script(DraftSession):
         return parents
 
     def _known(self, depth: int) -> int:
-        place = self._said + depth
+        position = self._emitted + depth
         script = self._script or []
-        return script[place] if place < len(script) else self._random_token()
+        return script[position] if position < len(script) else self._random_token()
 
     def _random_token(self) -> int:
         return self._chance.randrange(self._drafter.vocabulary)
 
     def _distribution(self, known: int, before: list[int]) -> Tensor:
-        """Half on the known token, the rest random, none on the siblings before it."""
+        """Put half of the mass on ``known``, none on siblings ``before``, the rest at random."""
         weights = torch.tensor(
             [self._chance.expovariate(1) for _ in range(self._drafter.vocabulary)]
         )

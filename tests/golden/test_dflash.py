@@ -1,4 +1,4 @@
-"""The recorded runs of the published dflash package, through our loader, drafter and loop."""
+"""Recorded runs of the published dflash package, repeated with our loader, drafter and loop."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def config_with(changes: dict[str, Any], dropped: tuple[str, ...] = ()) -> dict[
 def bound(
     target: Target, folder: Path, config: dict[str, Any], block_size: int | None = None
 ) -> DFlash:
-    """The golden weights under another config.json."""
+    """Bind a drafter with the golden weights and another config.json."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     shutil.copy(HERE / "draft" / "model.safetensors", folder)
@@ -79,7 +79,7 @@ def assert_same_runs(target: Target, drafter: DFlash) -> None:
 
 
 def first_block(target: Target, drafter: DFlash, case: dict[str, Any]) -> torch.Tensor:
-    """Logits ``[B - 1, vocabulary]`` of the first block behind a prompt."""
+    """Return logits ``[B - 1, vocabulary]`` of the first block after a prompt."""
     prompt = case["prompt"]
     verifier = Verifier(target, Sampling(), 0, len(prompt), 1, drafter.width, drafter.taps)
     session = drafter.open(Request(capacity=verifier.capacity))
@@ -110,7 +110,7 @@ PLACES = {
     "rope_theta and rope_scaling": config_with(
         {"rope_theta": 10000.0, "rope_scaling": None}, ("rope_parameters",)
     ),
-    "all at top level": config_with(
+    "all keys at top level": config_with(
         {"mask_token_id": 95, "target_layer_ids": [1, 3, 5]}, ("dflash_config",)
     ),
     "default taps": config_with({"dflash_config": {"mask_token_id": 95}}),
@@ -125,7 +125,7 @@ def test_cases(target: Target, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_same_wherever_the_keys_stand(target: Target, tmp_path: Path, place: str) -> None:
+def test_keys_may_be_in_any_known_place(target: Target, tmp_path: Path, place: str) -> None:
     drafter = bound(target, tmp_path, PLACES[place])
     assert drafter.config == load_config(HERE / "draft")
     assert first_block_error(target, drafter) < 1e-4
@@ -155,7 +155,7 @@ def reverse_taps(drafter: DFlash) -> None:
 
 
 def shift_context(drafter: DFlash) -> None:
-    """The context one position nearer to the block."""
+    """Shift the context by one position towards the block."""
     right = drafter.model.context
 
     def context(features: torch.Tensor, rope: Any) -> Any:
@@ -178,7 +178,7 @@ def make_causal(drafter: DFlash) -> None:
 
 
 def shift_labels(drafter: DFlash) -> None:
-    """Slot k speaks for the token behind it, as in DeepSpec's drafts."""
+    """Let slot k predict the token after it, as in DeepSpec's drafts."""
     right = drafter.model.forward
     drafter.model.forward = lambda *args: right(*args).roll(1, 0)  # type: ignore[method-assign]
 
@@ -200,7 +200,7 @@ BREAKAGES = [
 
 
 @pytest.mark.parametrize("break_it", BREAKAGES, ids=lambda f: f.__qualname__.split(".")[0])
-def test_a_broken_twin_would_be_noticed(
+def test_a_faulty_draft_is_noticed(
     target: Target, tmp_path: Path, break_it: Callable[[DFlash], None]
 ) -> None:
     drafter = bound(target, tmp_path, config_with({}))

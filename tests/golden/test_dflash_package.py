@@ -1,4 +1,4 @@
-"""Random drafts with rarer settings against the published package, where it is installed."""
+"""Drafts with rare settings against the published package, if it is installed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 @torch.inference_mode()
 def test_the_same_rounds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The golden draft's weights under settings no recorded run has."""
+    """Compare rounds of the golden weights under settings that no recorded run has."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     outside, inside = SETTINGS[name]
     config = json.loads((HERE / "draft" / "config.json").read_text()) | outside

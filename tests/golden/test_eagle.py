@@ -1,4 +1,4 @@
-"""Recorded runs of the published EAGLE modules, through our loader, drafters and loop."""
+"""Recorded runs of the published EAGLE modules, repeated with our loader, drafters and loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BONUS = 0.5
 
 
 def part(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The arrays whose names begin with a prefix, without it."""
+    """Select the arrays whose names begin with ``prefix``, and remove the prefix."""
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
@@ -68,7 +68,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Drafter, dict[str, Any]]:
 
 
 class Watched:
-    """A session whose forwards are kept: what went in, what came out."""
+    """A session that keeps the inputs and outputs of its forwards."""
 
     def __init__(self, session: EagleSession) -> None:
         self.session = session
@@ -105,7 +105,7 @@ def same(got: Tensor, want: np.ndarray) -> None:
 
 
 def drive(target: Target, drafter: Drafter, arrays: dict[str, Any]) -> None:
-    """Round by round: the draft's forwards, the tree, the verdict."""
+    """Compare each round: the draft's forwards, the tree and the accepted tokens."""
     drafter.bind(target.view())
     prompt, want = arrays["prompt"].tolist(), arrays["output_ids"].tolist()
     verifier = Verifier(
@@ -132,7 +132,7 @@ def drive(target: Target, drafter: Drafter, arrays: dict[str, Any]) -> None:
         accepted.append(commit.accepted)
         text += commit.tokens
     assert accepted == arrays["accept_lengths"].tolist()
-    # The newest token is not committed yet in the recording.
+    # The recording ends before the newest token is committed.
     assert text[:-1] == want == arrays["plain_greedy_ids"].tolist()
 
 
@@ -164,7 +164,7 @@ def check_levels(calls: list[dict[str, Any]], length: int, want: dict[str, Any])
         if call["mask"] is None:
             assert of["mask"].all()
         else:
-            # Query heads in groups of two, which see the same.
+            # The two query heads of a group have the same mask.
             for seen in call["mask"].chunk(2):
                 assert bool(seen[:, :length].all())
                 assert seen[:, length:].tolist() == of["mask"].tolist()
@@ -188,7 +188,7 @@ def test_every_round(target: Target, case: tuple[Drafter, dict[str, Any]]) -> No
 
 
 def test_through_the_loop(target: Target, case: tuple[Drafter, dict[str, Any]]) -> None:
-    """The counters of the whole run; the end token is the recording's."""
+    """Compare the counts of the whole run, up to the recording's last token."""
     drafter, arrays = case
     drafter.bind(target.view())
     prompt, want = arrays["prompt"].tolist(), arrays["output_ids"].tolist()
@@ -205,23 +205,23 @@ VERDICTS = [part(SAMPLING, f"c{i}_") for i in range(16)]
 
 @pytest.mark.parametrize("want", VERDICTS, ids=range(16))
 def test_sampling_verdicts(want: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One-hot siblings tried in the order of their score, with the recorded uniforms."""
+    """Siblings are one-hot, tried in order of their scores with the recorded uniforms."""
     mask = torch.from_numpy(want["tree_mask"]).bool()
     above = mask & ~torch.eye(len(mask), dtype=torch.bool)
-    # The nearest ancestor is the last one, since a parent comes before its children.
+    # The parent is the last ancestor, because a parent comes before its children.
     parents = torch.tensor([max(row.nonzero().flatten().tolist()) for row in above[1:]]) - 1
     proposal = Proposal(torch.from_numpy(want["draft_tokens"])[1:], parents)
     given = want["uniforms"].tolist()
     drawn_from: list[Tensor] = []
 
     def recorded(count: int, like: Tensor, generator: torch.Generator) -> Tensor:
-        """The recorded uniforms, one more for the bonus, and nothing behind them."""
+        """Return the recorded uniforms, one for the bonus, and NaN after them."""
         rest = [math.nan] * (count - len(given) - 1)
         return torch.tensor([*given, BONUS, *rest], dtype=torch.float64)
 
     def kept_draw(p: Tensor, u: Tensor) -> Tensor:
         drawn_from.append(p)
-        assert u == BONUS, "as many uniforms were used as were recorded"
+        assert u == BONUS, "the number of uniforms used differs from the recording"
         return p.argmax()
 
     monkeypatch.setattr(rules, "_uniform", recorded)

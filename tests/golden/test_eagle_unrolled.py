@@ -1,4 +1,4 @@
-"""The published training-time test of seven steps, through the recipe's own forward and loss."""
+"""The published seven-step training-time test, repeated with the recipe's forward and loss."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def outputs(recorded: dict[str, Any], draft: Eagle3Model) -> list[Tensor]:
 
 @pytest.fixture(scope="module")
 def teacher(recorded: dict[str, Any], draft: Eagle3Model) -> Teacher:
-    """The recording's targets begin with those about token 2; what comes before is never asked."""
+    """Pad the recording's targets, which begin at token 2; earlier targets are never used."""
     target_logits = F.pad(recorded["target_logits_shifted"], (0, 0, 1, 0))
     return teacher_of(target_logits, draft_ids(draft))
 
 
 def published_mask(recorded: dict[str, Any], teacher: Teacher, step: int) -> Tensor:
-    """Its rows, the loss mask not shifted before the first step."""
+    """Return the rows of the published loss, whose mask is not shifted before the first step."""
     length = recorded["input_ids"].shape[1]
     mask = shift(recorded["loss_mask"].bool(), step)
     return mask & shift(teacher.known, 1 + step)[:, :length]

@@ -1,4 +1,4 @@
-"""The command line as another process runs it."""
+"""Run the command line in another process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def specbench(*arguments: object) -> list[str]:
-    """The command line as another process runs it."""
+    """Return the command line for another process."""
     return [sys.executable, "-m", "specbench", *map(str, arguments)]
 
 
 def call(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run specbench to its end in ``cwd``."""
+    """Run specbench in ``cwd`` and wait for its end."""
     return subprocess.run(
         specbench(*arguments),
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""Where the real suites' data lies, for tests that read it."""
+"""Paths of the real suites' data, for tests that read it."""
 
 import os
 from pathlib import Path

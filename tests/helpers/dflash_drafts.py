@@ -17,7 +17,7 @@ from specbench.api import Target
 
 
 def draft_config(target: Target, **changes: Any) -> DFlashConfig:
-    """A two-layer draft of block 5 for a target of at least four layers."""
+    """Make the config of a two-layer draft, block size 5, for a target of at least four layers."""
     layers = changes.setdefault("layers", 2)
     settings: dict[str, Any] = {
         "hidden": target.config.hidden_size,
@@ -39,7 +39,7 @@ def draft_config(target: Target, **changes: Any) -> DFlashConfig:
 
 
 def write_draft(config: DFlashConfig, folder: Path, seed: int = 0) -> Path:
-    """Random weights, lively enough that every setting shows in the logits."""
+    """Write random weights that are large enough for every setting to change the logits."""
     model = DFlashModel(config)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():

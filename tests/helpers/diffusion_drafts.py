@@ -1,4 +1,4 @@
-"""Small random masked-diffusion models made from a target's own weights, written as files."""
+"""Write small masked-diffusion models that are made from a target's own weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from specbench.api import Target
 def save_twin(
     target: Target, folder: Path, *, shift: bool = True, block_size: int | None = None
 ) -> str:
-    """The target with one row more, its mask. With a shift and a causal prefix, the first slot
-    behind the prefix is predicted as the target would, so that drafts are kept now and then."""
+    """Write the target with one more vocabulary row, the mask token.
+
+    With a shift and a causal prefix, the first slot after the prefix is predicted as the target
+    predicts it, so some drafts are accepted.
+    """
     model = copy.deepcopy(target.model)
     rows = target.vocab_size
     noise = torch.Generator().manual_seed(9)
@@ -40,7 +43,7 @@ def save_twin(
 
 
 def tokenizer(words: list[str], special: tuple[str, ...] = (), **names: str) -> Any:
-    """Ids in the order of the words, then of the special tokens."""
+    """Make a tokenizer whose ids count the words first and then the special tokens."""
     inner = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     inner.add_special_tokens([AddedToken(one, special=True) for one in special])

@@ -1,7 +1,7 @@
-"""Tiny random checkpoints in the published masked-diffusion layouts, and a forward of their own.
+"""Tiny random checkpoints in the published masked-diffusion layouts, with their own forward.
 
 Nothing here comes from transformers or from `drafters`: names, shapes and the network are written
-out once more, so that a wrong rename or mask shows.
+independently, so that a wrong rename or mask is noticed.
 """
 
 from __future__ import annotations
@@ -93,11 +93,13 @@ class Format:
     """A published layout at tiny size.
 
     Attributes:
-        folder: a name that the models of this family go by.
-        config: its config.json.
-        shift, block: what its authors trained: next-token rows, block-causal attention.
-        biases, norms: on q, k and v; on the heads of q and k.
-        tied: the head is the embedding.
+        folder: name of a published model of this family.
+        config: content of config.json.
+        shift: whether row p predicts token p + 1.
+        block: block size of block-causal attention, or None for full attention.
+        biases: whether q, k and v have biases.
+        norms: whether the heads of q and k are normalised.
+        tied: whether the head is the embedding.
     """
 
     folder: str
@@ -115,7 +117,7 @@ class Format:
     mask: int = MASK
 
     def names(self, layer: int) -> dict[str, str]:
-        """The tensors of one layer, by role."""
+        """Return the tensor names of one layer by role."""
         if self.llada:
             at = f"model.transformer.blocks.{layer}."
             return {r: f"{at}{p}.weight" for r, p in _LLADA_PARTS.items()}
@@ -146,7 +148,7 @@ class Format:
         return "model.transformer.ff_out.weight" if self.llada else "lm_head.weight"
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor of a checkpoint."""
+        """Return the shape of every tensor of a checkpoint."""
         queries, keys = 4 * WIDTH, self.kv_heads * WIDTH
         roles: dict[str, tuple[int, ...]] = {
             "norm1": (HIDDEN,),
@@ -164,15 +166,15 @@ class Format:
             "q_norm": (WIDTH,),
             "k_norm": (WIDTH,),
         }
-        found = {self.embedding: (self.vocabulary, HIDDEN), self.norm: (HIDDEN,)}
+        shapes = {self.embedding: (self.vocabulary, HIDDEN), self.norm: (HIDDEN,)}
         if not self.tied:
-            found[self.head] = (self.vocabulary, HIDDEN)
+            shapes[self.head] = (self.vocabulary, HIDDEN)
         for layer in range(LAYERS):
-            found |= {name: roles[role] for role, name in self.names(layer).items()}
-        return found
+            shapes |= {name: roles[role] for role, name in self.names(layer).items()}
+        return shapes
 
     def tensors(self, seed: int = 0) -> dict[str, Tensor]:
-        """Random weights under which every tensor matters."""
+        """Make random weights with which every tensor changes the logits."""
         generator = torch.Generator().manual_seed(seed)
         return {
             name: torch.randn(shape, generator=generator) * 0.2 + (len(shape) == 1)
@@ -180,7 +182,7 @@ class Format:
         }
 
     def write(self, folder: Path, seed: int = 0) -> Path:
-        """A checkpoint whose name is the family's; returns its folder."""
+        """Write a checkpoint into a folder with the family's name, and return that folder."""
         folder = folder / self.folder
         folder.mkdir()
         save_file(self.tensors(seed), folder / "model.safetensors")
@@ -188,12 +190,12 @@ class Format:
         return folder
 
     def visible(self, n: int) -> Tensor:
-        """The attention it was trained with, one pair of positions at a time."""
+        """Return the ``[n, n]`` attention mask of training, one pair of positions at a time."""
         size = self.block or n
         return torch.tensor([[j // size <= i // size for j in range(n)] for i in range(n)])
 
     def forward(self, tensors: dict[str, Tensor], ids: Tensor, visible: Tensor) -> Tensor:
-        """ids ``[n]``, visible ``[n, n]`` to raw logits ``[n, vocabulary]``, in float64."""
+        """Compute ``[n, vocabulary]`` float64 logits of ids ``[n]`` with the mask ``[n, n]``."""
         weights = {name: value.double() for name, value in tensors.items()}
         x = weights[self.embedding][ids]
         for layer in range(LAYERS):
@@ -224,7 +226,7 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def _rotate(x: Tensor, theta: float) -> Tensor:
-    """Each pair (i, i + d/2) turned by position / theta^(2i / d)."""
+    """Rotate each pair (i, i + d/2) by position / theta^(2i / d)."""
     half = WIDTH // 2
     angles = torch.arange(len(x))[:, None] / theta ** (torch.arange(half) / half).double()
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]

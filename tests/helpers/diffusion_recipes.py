@@ -30,7 +30,7 @@ def random_tokens(*shape: int) -> Tensor:
 
 
 def chat(tokens: Tensor, first: int) -> Batch:
-    """A batch whose answers begin at `first` and go to the end."""
+    """Make a batch whose answers go from position ``first`` to the end."""
     response = torch.zeros(tokens.shape, dtype=torch.bool)
     response[:, first:] = True
     return Batch(tokens, response)

@@ -11,7 +11,7 @@ from drafters.diffuspec.ngram import estimate, write_scorer
 def save_scorer(
     folder: Path, vocabulary: int, tokenizer: str = "none", order: int = 3, unseen: int = 0
 ) -> str:
-    """Counted from random text with habits; the last ``unseen`` ids never occur."""
+    """Write a scorer of random text with frequent tokens; the last ``unseen`` ids never occur."""
     chance = random.Random(5)
     text = [
         [min(int(chance.expovariate(0.1)), vocabulary - 1 - unseen) for _ in range(50)]

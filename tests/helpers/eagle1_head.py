@@ -1,4 +1,4 @@
-"""An EAGLE-1/2 head for a target without one: its own last layer behind a fitted projection."""
+"""Make an EAGLE-1/2 head for a target: a fitted projection and the target's last layer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DAMPING = 0.1
 
 @torch.inference_mode()
 def write_eagle1_head(target: Target, texts: Iterable[list[int]], folder: Path) -> Path:
-    """Write a head in the published layout that is right now and then.
+    """Write a head in the published layout whose drafts are sometimes accepted.
 
-    fc is the least-squares map from a token's feature and the next token's embedding to the next
-    token's feature over ``texts``. The layer is the target's last one, its outputs damped: it was
-    not made for these inputs.
+    ``fc`` is the least-squares map, over ``texts``, from a token's feature and the next token's
+    embedding to the next token's feature. The layer is the target's last layer with damped
+    outputs, because it was not trained on these inputs.
     """
     model = EagleModel(_config(target))
     layer, last = model.layers[0], target.layers[-1]
@@ -39,8 +39,12 @@ def write_eagle1_head(target: Target, texts: Iterable[list[int]], folder: Path) 
 
 
 def _pairs(target: Target, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """``[n, 2H + 1]`` embedding of token p + 1, feature of token p and a one, and ``[n, H]``, the
-    feature of token p + 1."""
+    """Return the inputs and outputs of the least-squares fit.
+
+    Returns:
+        ``[n, 2H + 1]``: embedding of token p + 1, feature of token p, and a one.
+        ``[n, H]``: feature of token p + 1.
+    """
     tokens, view = torch.tensor(ids), target.view()
     cache = KVCache(target.num_layers, len(ids))
     _, hidden = target.forward(tokens, cache, (target.num_layers,))

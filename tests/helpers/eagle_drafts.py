@@ -20,7 +20,7 @@ from specbench.drafting.layers import rope_table
 
 
 def eagle3_config(target: Target, **changes: Any) -> EagleConfig:
-    """An EAGLE-3 head over half of the vocabulary, for a target of at least two layers."""
+    """Make the config of an EAGLE-3 head over half of the vocabulary, for two layers or more."""
     settings: dict[str, Any] = {
         "version": 3,
         "hidden": target.config.hidden_size,
@@ -37,7 +37,7 @@ def eagle3_config(target: Target, **changes: Any) -> EagleConfig:
 
 
 def eagle1_config(target: Target, **changes: Any) -> EagleConfig:
-    """An EAGLE-1/2 head."""
+    """Make the config of an EAGLE-1/2 head."""
     settings: dict[str, Any] = {
         "version": 1,
         "draft_vocab_size": target.vocab_size,
@@ -50,7 +50,7 @@ def eagle1_config(target: Target, **changes: Any) -> EagleConfig:
 
 
 def random_head(config: EagleConfig, seed: int = 0) -> Eagle3Model | EagleModel:
-    """Random weights, lively enough that every setting shows in the logits."""
+    """Make random weights that are large enough for every setting to change the logits."""
     model = Eagle3Model(config) if config.version == 3 else EagleModel(config)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
@@ -89,7 +89,7 @@ def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def run(model: Any, rows: int = 6) -> Tensor:
-    """Two steps on random inputs: the second takes the first one's output."""
+    """Run two steps on random inputs; the second step takes the output of the first."""
     config = model.config
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(rows, config.taps_count * config.target_hidden, generator=generator)
@@ -104,14 +104,14 @@ def run(model: Any, rows: int = 6) -> Tensor:
 
 
 def change_config(folder: Path, changes: dict[str, Any], dropped: tuple[str, ...] = ()) -> None:
-    """Rewrite a folder's config.json."""
+    """Change the config.json of a folder."""
     path = folder / "config.json"
     config = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({k: v for k, v in config.items() if k not in dropped}))
 
 
 def change_tensors(folder: Path, changes: dict[str, Tensor], dropped: tuple[str, ...] = ()) -> None:
-    """Rewrite a folder's model.safetensors."""
+    """Change the model.safetensors of a folder."""
     path = folder / "model.safetensors"
     tensors = dict(load_file(path)) | changes
     save_file({k: v.contiguous() for k, v in tensors.items() if k not in dropped}, path)

@@ -1,4 +1,4 @@
-"""Observers of a run, for tests that ask what happened in which order."""
+"""Observers of a run, for tests of what happened in which order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from specbench.run.runner import Observer
 
 
 class Recorder(Observer):
-    """Notes the order in which samples were measured."""
+    """Records the order in which samples were measured."""
 
     def __init__(self) -> None:
         self.order: list[tuple[str, str, int]] = []

@@ -1,4 +1,4 @@
-"""Cells, answers and run folders for tests of what reads them."""
+"""Make cells, samples and run folders for tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOOKUP = replace(
 
 
 def answer(cell: Cell, sample: str, emitted: int, seconds: float, kind: str = "") -> Sample:
-    """One answer of one round."""
+    """Make the sample of an answer with one round."""
     return Sample(
         cell.id,
         sample,
@@ -64,7 +64,7 @@ def answer(cell: Cell, sample: str, emitted: int, seconds: float, kind: str = ""
 
 
 def looped(cell: Cell, sample: str) -> Sample:
-    """An answer that repeats itself to its end."""
+    """Make the sample of an answer that repeats itself to its end."""
     rounds = ((9, 9, 10), (9, 8, 9))
     plain = answer(cell, sample, 2, 2.0, "identical")
     return replace(plain, output=(1, 2) * 10, rounds=rounds)
@@ -73,7 +73,7 @@ def looped(cell: Cell, sample: str) -> Sample:
 def write(
     folder: Path, cells: Iterable[Cell], samples: Iterable[Sample] | None = None, **environment: Any
 ) -> Path:
-    """A run folder; without samples every cell gets two alike answers."""
+    """Write a run folder; without ``samples`` every cell gets two equal answers."""
     folder.mkdir()
     cells = list(cells)
     if samples is None:

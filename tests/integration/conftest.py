@@ -1,4 +1,4 @@
-"""A random target small enough to be run from the command line many times."""
+"""A random target that is small enough to be run many times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SPECIAL = ["<user>", "<assistant>", "<end>"]
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a two-layer Qwen3 with a byte tokenizer and a chat template."""
+    """Write a two-layer Qwen3 with a byte tokenizer and a chat template; return its folder."""
     folder = tmp_path_factory.mktemp("target")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {token: index for index, token in enumerate([*alphabet, *SPECIAL])}
-    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    vocabulary = {token: index for index, token in enumerate([*alphabet, *SPECIAL])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
@@ -31,7 +31,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     config = Qwen3Config(
-        vocab_size=len(words),
+        vocab_size=len(vocabulary),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -39,7 +39,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_key_value_heads=1,
         head_dim=16,
         max_position_embeddings=1024,
-        eos_token_id=words["<end>"],
+        eos_token_id=vocabulary["<end>"],
         initializer_range=0.3,
     )
     with torch.random.fork_rng():

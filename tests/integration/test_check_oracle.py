@@ -1,4 +1,4 @@
-"""The regression check on real runs: a drafter that is accepted 5 % less is caught."""
+"""The regression check on real runs: it finds a drafter whose AAL is 5 % lower."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.helpers.observers import Recorder
 
 PROMPTS = 64
 RATE, WORSE = 0.8, 0.774
-"""With 4 tokens a round, (1 - r^5) / (1 - r) is 3.36 at the first and 5 % less at the second."""
+"""With 4 tokens per round, (1 - r^5) / (1 - r) is 3.36 at RATE and 5 % lower at WORSE."""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,10 @@ def measured(target: Path, suite: Path, folder: Path, rate: float) -> Path:
     return folder
 
 
-def test_five_percent_less_acceptance_is_caught(target: Path, suite: Path, tmp_path: Path) -> None:
+def test_five_percent_lower_aal_is_found(target: Path, suite: Path, tmp_path: Path) -> None:
     base = measured(target, suite, tmp_path / "base", RATE)
     worse = measured(target, suite, tmp_path / "worse", WORSE)
-    # The rate is an option, so a person who compares the two has to say that it is meant.
+    # The rate is an option, so comparing the two runs needs --force.
     assert check(worse, base).exit_code == 3
     found = [f for f in check(worse, base, force=True).regressions if f.stage == "AAL"]
     assert len(found) == 1

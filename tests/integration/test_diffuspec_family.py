@@ -1,4 +1,4 @@
-"""DiffuSpec on the embedded family: every switch keeps the output, and the scorer fits."""
+"""DiffuSpec on the embedded models: no option changes the output, and the scorer fits."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_greedy_output_is_autoregressive_output(switch: str) -> None:
     outputs = [generate(target(), drafter, ids, TOKENS) for ids in prompts()]
     assert [output.tokens for output in outputs] == [output.tokens for output in expected()]
     accepted = sum(r.accepted for output in outputs for r in output.rounds)
-    # The literal rule drafts little more than stop tokens, which is what it is there to show.
+    # The literal rule drafts little but stop tokens; it exists to show that.
     assert accepted > 0 or switch == "literal"
 
 
-def test_the_embedded_scorer_is_what_its_card_says() -> None:
+def test_the_embedded_scorer_agrees_with_its_card() -> None:
     folder = Path(resolve("tiny-ngram"))
     card = json.loads((folder / "card.json").read_text())
     facts = ScorerFacts.read(folder)

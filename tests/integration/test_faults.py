@@ -1,4 +1,4 @@
-"""What goes wrong in one place stays there, is named, and can be measured once more."""
+"""A failure affects one sample or drafter only, is named, and can be measured again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.helpers.installed import install
 
 
 class Sick(Autoregressive):
-    """Does what `fault` and `proposal` say, where they are set."""
+    """Fails with ``binding`` or ``fault``, or makes ``proposal``, if they are set."""
 
     name = "sick"
     role = "method"
@@ -63,7 +63,7 @@ class _Sick(DraftSession):
 
 @pytest.fixture(autouse=True)
 def sick(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The drafter is installed, and well."""
+    """Register the drafter, without any fault."""
     install(monkeypatch, Sick)
     monkeypatch.setattr(Sick, "bound", 0)
     return monkeypatch
@@ -87,7 +87,7 @@ def by_drafter(folder: Path, name: str) -> list[Sample]:
 
 
 def errors(target: Path, folder: Path, **changes: Any) -> set[str]:
-    """What the drafter's samples failed of; the baseline must not have failed."""
+    """Return the errors of the drafter's samples; the baseline must not have failed."""
     run_plan(plan(target, **changes), folder, "c", Observer())
     assert {s.status for s in by_drafter(folder, "autoregressive")} == {"ok"}
     return {s.error or "" for s in by_drafter(folder, "sick")}
@@ -104,7 +104,7 @@ def test_a_drafter_that_does_not_load_fails_alone(
     failed = by_drafter(tmp_path / "r", "sick")
     assert outcome.failed == len(failed) == len(by_drafter(tmp_path / "r", "autoregressive")) > 1
     assert {s.error for s in failed} == {f"{type(error).__name__}: {error}"}
-    assert Sick.bound == 1, "it is loaded once and not for every sample"
+    assert Sick.bound == 1, "it is loaded once, and not for every sample"
     assert {s.status for s in by_drafter(tmp_path / "r", "autoregressive")} == {"ok"}
 
 
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_does_not_fit_ends_the_command(
 @pytest.mark.parametrize(
     "error", [KeyError("x"), MemoryError("40 GB"), torch.OutOfMemoryError("80 GB")]
 )
-def test_what_a_drafter_raises_is_named(
+def test_an_error_of_a_drafter_is_recorded(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch, error: Exception
 ) -> None:
     sick.setattr(Sick, "fault", raiser(error))
@@ -138,15 +138,15 @@ MALFORMED: dict[str, tuple[Callable[[], Proposal], str, float]] = {
     "below": (lambda: Proposal(ids(1, 2), ids(-1, -2)), "token 1 of 2 has parent -2", 0),
     "id": (lambda: Proposal.chain(ids(1, 10**6)), "id 1000000, outside the target's", 0),
     "negative": (lambda: Proposal.chain(ids(-1)), "id -1, outside the target's", 0),
-    "wide": (lambda: Proposal.chain(ids(1, 2, 3, 4)), "4 tokens proposed by a drafter of wi", 0),
-    "nan": (lambda: Proposal.chain(ids(1, 2), NAN), "distributions hold NaN or infinity", 1),
+    "wide": (lambda: Proposal.chain(ids(1, 2, 3, 4)), "4 tokens exceed the drafter's width", 0),
+    "nan": (lambda: Proposal.chain(ids(1, 2), NAN), "distributions contain NaN or infinity", 1),
     "nan tree": (
-        lambda: Proposal(ids(1, 2), ids(-1, -1), NAN), "distributions hold NaN or infinity", 1,
+        lambda: Proposal(ids(1, 2), ids(-1, -1), NAN), "distributions contain NaN or infinity", 1,
     ),
     "drawn id": (
         lambda: Proposal.chain(ids(1, 300), torch.full((2, 259), 1 / 259)), "id 300, outside", 1,
     ),
-    "unannounced": (lambda: Proposal.chain(ids(1, 2), NAN), "hands over distributions", 0),
+    "ignored distributions": (lambda: Proposal.chain(ids(1, 2), NAN), "proposes distributions", 0),
 }  # fmt: skip
 
 
@@ -158,8 +158,8 @@ def test_a_malformed_proposal_is_named(
     sick.setattr(Sick, "proposal", staticmethod(proposal))
     if temperature:
         sick.setattr(Sick, "kind", REJECT)
-    found = errors(target, tmp_path / "r", limit=1, sampling=Sampling(temperature))
-    assert all(message in error for error in found), found
+    recorded = errors(target, tmp_path / "r", limit=1, sampling=Sampling(temperature))
+    assert all(message in error for error in recorded), recorded
 
 
 @pytest.mark.parametrize("at", ["prefill", "later"])
@@ -177,7 +177,7 @@ def test_a_target_that_is_not_finite_is_named(
 
     def load(plan: Plan) -> Any:
         ready = loaded(plan)
-        sick.setattr(Target, "forward", spoilt)  # After the self-check, which refuses it too.
+        sick.setattr(Target, "forward", spoilt)  # After the self-check, which would refuse it too.
         return ready
 
     sick.setattr(runner, "load", load)
@@ -187,7 +187,7 @@ def test_a_target_that_is_not_finite_is_named(
     assert all("the target's logits are not finite" in (s.error or "") for s in found)
 
 
-def test_a_verdict_that_fails_is_untested(
+def test_a_failed_comparison_gives_the_verdict_untested(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
     sick.setattr(Judge, "verdict", lambda *args: raiser(MemoryError("logits")).__func__())
@@ -201,7 +201,7 @@ def lines(folder: Path) -> dict[tuple[str, str, int], Sample]:
     return {sample.key: sample for sample in load_samples(folder)}
 
 
-def test_failed_samples_are_measured_once_more_and_no_others(
+def test_only_failed_samples_are_measured_again(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
     sick.setattr(Sick, "fault", raiser(RuntimeError("flaky")))
@@ -221,7 +221,7 @@ def test_failed_samples_are_measured_once_more_and_no_others(
 
 
 class Killing(Observer):
-    """The drafter fails once; the run is stopped where the baseline is asked a second time."""
+    """Lets the drafter fail once, and stops the run at the baseline's second answer."""
 
     asked = 0
 
@@ -250,14 +250,14 @@ def test_a_held_answer_waits_while_an_earlier_prompt_is_measured_again(
 
 
 def unbinding(target: Path, folder: Path, sick: pytest.MonkeyPatch, **changes: Any) -> None:
-    """A run of a drafter that does not load; it does from then on."""
+    """Run a drafter that cannot be loaded; afterwards it can be loaded."""
     sick.setattr(Sick, "binding", raiser(MemoryError("40 GB")))
     run_plan(plan(target, **changes), folder, "c", Observer())
     sick.setattr(Sick, "binding", None)
 
 
 def facts(folder: Path) -> dict[str, tuple[int, str, bool]]:
-    """What binding told of every drafter; every sample must belong to one of the cells."""
+    """Return width, rule and bound of each cell; every sample must belong to a cell."""
     cells = load_manifest(folder).cells
     assert {s.cell for s in load_samples(folder)} == cells.keys()
     assert all(key == cell.id for key, cell in cells.items())
@@ -272,7 +272,7 @@ def test_a_drafter_that_loads_later_is_measured_by_the_same_command(
     before = lines(tmp_path / "r")
     idle = run_plan(plan(target), tmp_path / "r", "c", Observer())
     assert (idle.finished_before, idle.failed) == (True, 2)
-    assert lines(tmp_path / "r") == before, "without the option nothing is touched"
+    assert lines(tmp_path / "r") == before, "without the option nothing changes"
     outcome = run_plan(plan(target), tmp_path / "r", "c", Observer(), retry_failed=True, trace=1)
     assert (outcome.failed, outcome.resumed, outcome.finished_before) == (0, 2, False)
     assert facts(tmp_path / "r") == {"autoregressive": (0, "none", True), "sick": (3, "walk", True)}
@@ -293,7 +293,7 @@ def test_an_interrupted_run_measures_a_drafter_that_loads_now(
     assert facts(tmp_path / "r")["sick"] == (3, "walk", True)
 
 
-def test_a_drafter_that_does_not_load_any_more_keeps_its_answers(
+def test_a_drafter_that_can_no_longer_be_loaded_keeps_its_answers(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
     run_plan(plan(target), tmp_path / "r", "c", Observer())
@@ -331,7 +331,7 @@ def test_with_a_failed_baseline_all_its_arms_are_measured_again(
 def test_broken_output_has_no_speedup_until_it_is_allowed(
     target: Path, tmp_path: Path, sick: pytest.MonkeyPatch
 ) -> None:
-    """In every format, and by the exit code of the command."""
+    """This holds in every format, and for the exit code of the command."""
     import json
 
     from typer.testing import CliRunner
@@ -343,7 +343,7 @@ def test_broken_output_has_no_speedup_until_it_is_allowed(
     kept = Verifier._commit
 
     def careless(self: Verifier, tokens: tuple[int, ...], *rest: Any, **more: Any) -> Commit:
-        # A drafter of width 3 gets another last token in every round.
+        # Change the last token of every round of the drafter with width 3.
         spoilt = (tokens[-1] + 1) % 200 if self.width == 3 and len(tokens) < 4 else tokens[-1]
         return kept(self, (*tokens[:-1], spoilt), *rest, **more)
 

@@ -1,4 +1,4 @@
-"""A verifier with one fault planted in it is found by an ordinary run on the smoke suite."""
+"""An ordinary run on the smoke suite finds any single fault planted in the verifier."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Plant = Callable[[Patch, Target], None]
 
 
 def siblings_see_each_other(patch: Patch, target: Target) -> None:
-    """The mask of a chain for a tree."""
+    """Use the mask of a chain for a tree."""
     made = Target._tree_mask
 
     def causal(self: Target, tree: Proposal, start: int, positions: Tensor) -> Any:
@@ -37,8 +37,8 @@ def siblings_see_each_other(patch: Patch, target: Target) -> None:
     patch.setattr(Target, "_tree_mask", causal)
 
 
-def drafts_sit_one_further(patch: Patch, target: Target) -> None:
-    """Off by one in the positions of the proposal, the anchor's excepted."""
+def draft_positions_are_shifted(patch: Patch, target: Target) -> None:
+    """Shift the positions of the proposal, but not the anchor's, by one."""
 
     def shift(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         positions = kwargs["position_ids"].clone()
@@ -50,12 +50,12 @@ def drafts_sit_one_further(patch: Patch, target: Target) -> None:
 
 
 def kept_rows_are_not_moved(patch: Patch, target: Target) -> None:
-    """After a rejection the cache is cut to the right length, but holds the first rows."""
+    """After a rejection, keep the right number of rows, but always the first ones."""
     patch.setattr(KVCache, "compact", lambda self, start, rows: self.truncate(start + len(rows)))
 
 
 def rejected_rows_stay(patch: Patch, target: Target) -> None:
-    """The cache is not cut, and the length it is asked for is made up."""
+    """Never cut the cache, and silence the check of its length."""
     patch.setattr(KVCache, "compact", lambda self, start, rows: None)
     patch.setattr(verifier, "_select", lambda features, rows: None)
     begun = verifier.Verifier.verify
@@ -70,7 +70,7 @@ def rejected_rows_stay(patch: Patch, target: Target) -> None:
 
 
 def the_bonus_comes_from_the_row_before(patch: Patch, target: Target) -> None:
-    """Off by one in the row of the bonus."""
+    """Take the bonus from the row before the right one."""
 
     def late(proposal: Proposal, logits: Tensor, *rest: Any) -> Kept:
         kept = walk(proposal, logits, *rest)
@@ -80,8 +80,8 @@ def the_bonus_comes_from_the_row_before(patch: Patch, target: Target) -> None:
     patch.setattr(rules, "WALK", replace(WALK, keep=late))
 
 
-def drafts_are_believed(patch: Patch, target: Target) -> None:
-    """Whatever is drafted first at each depth is kept."""
+def drafts_are_not_verified(patch: Patch, target: Target) -> None:
+    """Keep the path to the first of the deepest nodes, whatever the target says."""
 
     def credulous(proposal: Proposal, logits: Tensor, *rest: Any) -> Kept:
         if len(proposal) == 0:
@@ -97,7 +97,7 @@ def drafts_are_believed(patch: Patch, target: Target) -> None:
 def verdicts(
     target: Path, folder: Path, patch: Patch, drafter: str, plant: Plant | None
 ) -> set[str]:
-    """Of a run in which ``plant`` acts once everything is loaded and has checked itself."""
+    """Return the verdicts of a run with a fault planted after loading and self-check."""
     loaded = runner.load
 
     def load(plan: Plan) -> Any:
@@ -129,11 +129,11 @@ def test_a_sound_verifier_is_not_blamed(target: Path, tmp_path: Path, drafter: s
     "plant",
     [
         siblings_see_each_other,
-        drafts_sit_one_further,
+        draft_positions_are_shifted,
         kept_rows_are_not_moved,
         rejected_rows_stay,
         the_bonus_comes_from_the_row_before,
-        drafts_are_believed,
+        drafts_are_not_verified,
     ],
 )
 def test_a_planted_fault_is_broken_output(target: Path, tmp_path: Path, plant: Plant) -> None:

@@ -1,4 +1,4 @@
-"""A drafter in a distribution of its own is found, tested, run and reported like ours."""
+"""A drafter in its own distribution is found, tested, run and reported like ours."""
 
 from __future__ import annotations
 

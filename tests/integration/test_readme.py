@@ -1,4 +1,4 @@
-"""What README shows works: its drafter is measured, and its commands and options exist."""
+"""README's examples work: its drafter is measured, and its commands and options exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def blocks(language: str) -> list[str]:
 
 
 def install(folder: Path) -> str:
-    """README's drafter as an installed distribution in ``folder``; its name."""
+    """Install README's drafter as a distribution in ``folder``, and return its name."""
     (code,) = [block for block in blocks("python") if "(Drafter)" in block]
     (project,) = [tomllib.loads(b) for b in blocks("toml") if "specbench.drafters" in b]
     name, version = project["project"]["name"], project["project"]["version"]
@@ -62,7 +62,7 @@ def test_its_drafter_is_measured(target: Path, tmp_path: Path) -> None:
 
 
 def commands() -> list[str]:
-    """Every `specbench` command of a code block, continued lines joined."""
+    """Return every `specbench` command of a code block, with continued lines joined."""
     text = "\n".join(re.findall(r"^```\w*\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     return [line.partition(" #")[0].strip() for line in lines if line.startswith("specbench ")]

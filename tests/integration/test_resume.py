@@ -1,4 +1,4 @@
-"""A run that is killed and continued ends as if nothing had happened."""
+"""A run that is killed and continued gives the same result as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specbench.records.traces import TRACES
 from tests.helpers.commands import call, specbench
 
 for module in ("specbench.run.runner", "specbench.report.terminal", "specbench.cli.live"):
-    import_module(module)  # Once here, instead of in every child; so is the look-up.
+    import_module(module)  # Once here, not in every child process; the drafter too.
 registry.load("prompt-lookup")
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -44,14 +44,14 @@ def arguments(target: Path, out: Path, temperature: float) -> list[str]:
 
 
 def start(command: list[str]) -> BaseProcess:
-    """The command in a forked process: torch is loaded already, so kills come at once."""
+    """Start the command in a forked process: torch is already loaded, so kills act at once."""
 
     def main() -> None:
         with Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         sys.argv = ["specbench", *command]
-        # A job that a shell runs in the background ignores SIGINT, and a fork inherits that.
+        # A background job of a shell ignores SIGINT, and a fork inherits that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         cli.main()
 
@@ -67,20 +67,20 @@ def finish(command: list[str]) -> int | None:
 
 
 def content(folder: Path) -> list[dict[str, Any]]:
-    """Every line but what was timed, in one order."""
+    """Return all samples without timings, in a fixed order."""
     rows = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
     kept = [{name: row[name] for name in row if name not in TIMINGS} for row in rows]
     return sorted(kept, key=lambda row: (row["cell"], row["sample"], row["turn"]))
 
 
 def size(folder: Path) -> int:
-    """Bytes of samples on disk, held ones too."""
+    """Return the bytes of samples on disk, held samples included."""
     paths = (folder / SAMPLES, folder / HELD)
     return sum(path.stat().st_size for path in paths if path.exists())
 
 
 def wait_for_growth(folder: Path, process: BaseProcess | subprocess.Popen[Any], by: int) -> None:
-    """Until ``folder`` holds ``by`` bytes more than now, or the process has ended."""
+    """Wait until ``folder`` holds ``by`` more bytes than now, or the process has ended."""
     goal = size(folder) + by
     while size(folder) < goal and _alive(process):
         Event().wait(0.001)
@@ -91,7 +91,7 @@ def _alive(process: BaseProcess | subprocess.Popen[Any]) -> bool:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_kills_leave_no_trace(target: Path, tmp_path: Path, temperature: float) -> None:
+def test_kills_do_not_change_the_result(target: Path, tmp_path: Path, temperature: float) -> None:
     calm, shaken = tmp_path / "calm", tmp_path / "shaken"
     assert finish(arguments(target, calm, temperature)) == 0
     dice = random.Random(5)
@@ -158,7 +158,7 @@ def test_a_stopped_run_says_what_is_done_and_how_to_go_on(target: Path, tmp_path
     assert f"0 of them missing in {out}, about 0s; nothing was run" in dry
 
 
-def test_a_finished_run_is_not_touched(target: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_changed(target: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert finish(arguments(target, out, 0.0)) == 0
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()}
@@ -169,7 +169,7 @@ def test_a_finished_run_is_not_touched(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_kills_of_the_real_command(target: Path, tmp_path: Path) -> None:
-    """From the start of the interpreter to the last sample, at moments nobody chose."""
+    """Kill the command at random moments, from the interpreter's start to the last sample."""
     calm, shaken = tmp_path / "calm", tmp_path / "shaken"
     assert call(*arguments(target, calm, 0.0), cwd=tmp_path).returncode == 0
     dice = random.Random(11)

@@ -47,7 +47,7 @@ class Faulty(Autoregressive):
 
 
 class Sampler(Drafter):
-    """Draws one token from the uniform distribution."""
+    """Proposes one token with the uniform distribution."""
 
     name = "sampler"
     width = 1
@@ -76,7 +76,7 @@ class _Sampling(DraftSession):
 
 @pytest.fixture
 def plugged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drafters of this file, installed."""
+    """Register the drafters of this file."""
     install(monkeypatch, Faulty, Sampler)
     monkeypatch.setattr(Faulty, "opened", 0)
 
@@ -107,7 +107,7 @@ def test_every_prompt_by_both_arms_in_turn(target: Path, tmp_path: Path) -> None
     assert all(s.verdict is None for s in samples_of(tmp_path / "r", "autoregressive"))
 
 
-def test_the_manifest_says_all_that_counts(target: Path, tmp_path: Path) -> None:
+def test_the_manifest_holds_every_setting(target: Path, tmp_path: Path) -> None:
     asked = plan(target, "prompt-lookup", overrides=("prompt-lookup.tokens=6",), seed=4)
     run_plan(asked, tmp_path / "r", "the command", Recorder())
     manifest = load_manifest(tmp_path / "r")
@@ -144,8 +144,8 @@ def test_second_turn_sees_the_baselines_answer(
     ]
     from transformers import AutoTokenizer
 
-    words = AutoTokenizer.from_pretrained(target)
-    assert asked[1][1]["content"] == words.decode(baseline[1].output, skip_special_tokens=True)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    assert asked[1][1]["content"] == tokenizer.decode(baseline[1].output, skip_special_tokens=True)
     assert baseline[2].prompt_tokens == copy[2].prompt_tokens > baseline[1].prompt_tokens
 
 
@@ -165,7 +165,7 @@ def test_a_failed_sample_is_recorded_and_the_run_goes_on(
     assert len(samples_of(tmp_path / "r", "faulty")) == len(found)
 
 
-def test_a_prompt_longer_than_the_context_fails_alone(target: Path, tmp_path: Path) -> None:
+def test_only_a_prompt_longer_than_the_context_fails(target: Path, tmp_path: Path) -> None:
     suite = tmp_path / "own.jsonl"
     rows = [{"id": "long", "turns": ["x" * 2000, "and then?"]}, {"id": "short", "prompt": "hi"}]
     suite.write_text("\n".join(map(json.dumps, rows)))
@@ -183,7 +183,7 @@ def test_a_prompt_longer_than_the_context_fails_alone(target: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("temperature", "rule", "kind"), [(0.0, "walk", "identical"), (1.0, "reject", "untested")]
 )
-def test_drawn_proposals_are_judged_by_reject(
+def test_sampled_proposals_are_verified_by_reject(
     target: Path, tmp_path: Path, plugged: None, temperature: float, rule: str, kind: str
 ) -> None:
     warm = plan(target, "sampler", sampling=Sampling(temperature), limit=2)
@@ -198,7 +198,7 @@ def test_drawn_proposals_are_judged_by_reject(
 def test_a_rule_must_be_an_object(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name could be one that nobody knows, and would count as lossless."""
+    """A name could be unknown, and would then count as lossless."""
     monkeypatch.setattr("drafters.prompt_lookup.draft.PromptLookup.rule", "wak")
     with pytest.raises(UserError, match=r"hands over 'wak' .* must be a specbench.api.Rule"):
         run_plan(plan(target, "prompt-lookup", limit=1), tmp_path / "r", "c", Recorder())
@@ -207,7 +207,7 @@ def test_a_rule_must_be_an_object(
 def test_a_rule_that_changes_the_text(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found out as broken, or, where it admits what it does, marked as lossy."""
+    """Its output is broken, or it is marked as lossy if the rule says that it is not lossless."""
 
     def generous(proposal, logits, sampling, uniforms, generator):  # type: ignore[no-untyped-def]
         kept = walk(proposal, logits, sampling, uniforms, generator)
@@ -237,7 +237,7 @@ def test_another_target_under_the_same_name_is_refused(target: Path, tmp_path: P
 
 
 def test_the_command(target: Path, tmp_path: Path) -> None:
-    """Exit codes, default folder, plain lines, table and dry run, in a process of its own."""
+    """Test exit codes, default folder, plain lines, table and dry run in another process."""
     command = ("run", "--target", target, "--drafter", "prompt-lookup", "--limit", 2)
     dry = call(*command, "--dry-run", cwd=tmp_path)
     assert dry.returncode == 0
@@ -253,7 +253,7 @@ def test_the_command(target: Path, tmp_path: Path) -> None:
     assert load_manifest(folder).command.startswith("specbench run --target")
 
 
-def test_failures_make_the_exit_code(
+def test_failures_give_exit_code_1(
     target: Path, tmp_path: Path, plugged: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["specbench", "run"])
@@ -264,7 +264,7 @@ def test_failures_make_the_exit_code(
         assert CliRunner().invoke(app, asked).exit_code == 1
 
 
-def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) -> None:
+def test_the_traced_pass_records_the_phases_of_a_round(target: Path, tmp_path: Path) -> None:
     asked, folder = plan(target, "prompt-lookup"), tmp_path / "r"
     run_plan(asked, folder, "command", Recorder(), trace=2)
     found = list(load_traces(folder))
@@ -281,7 +281,7 @@ def test_the_traced_pass_tells_where_a_round_goes(target: Path, tmp_path: Path) 
     assert shares.total > shares.milliseconds["verify"]
 
 
-def test_a_run_stopped_in_the_traced_pass_goes_on_with_it(target: Path, tmp_path: Path) -> None:
+def test_a_run_stopped_in_the_traced_pass_continues_there(target: Path, tmp_path: Path) -> None:
     class Stopping(Recorder):
         def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
             if cell.rule == "walk" and prompt.endswith("traced"):
@@ -298,7 +298,7 @@ def test_a_run_stopped_in_the_traced_pass_goes_on_with_it(target: Path, tmp_path
         assert len(list(load_traces(folder))) == 2 * len(asked.arms)
 
 
-def test_traces_may_be_taken_later_where_the_run_was_made(
+def test_traces_may_be_taken_later_on_the_same_machine(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, folder = plan(target, "prompt-lookup", limit=3), tmp_path / "r"
@@ -319,13 +319,13 @@ def test_traces_may_be_taken_later_where_the_run_was_made(
     files = sorted(path.name for path in folder.iterdir())
     facts = runner.environment("cpu")
     monkeypatch.setattr(runner, "environment", lambda device: facts | {"cpu": "another"})
-    with pytest.raises(UserError, match="began somewhere else"):
+    with pytest.raises(UserError, match="began in another environment"):
         run_plan(asked, folder, "command", Recorder(), trace=1)
     assert run_plan(asked, folder, "command", Recorder()).finished_before
     assert sorted(path.name for path in folder.iterdir()) == files
 
 
-def test_a_prompt_that_no_arm_can_decode_warms_nothing(
+def test_a_prompt_that_no_arm_can_decode_is_no_warm_up(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warmed: list[int] = []

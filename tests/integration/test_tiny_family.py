@@ -1,4 +1,4 @@
-"""Every drafter on the embedded family and the real suites: greedy output is the target's own."""
+"""Every drafter on the embedded models and real suites: greedy output is the target's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.helpers.eagle1_head import write_eagle1_head
 
 SUITES = {card.name: card for card in list_suites()}
 PROMPTS, TOKENS = 6, 32
-# No head of these is embedded: one is made from the target.
+# No head for these drafters is embedded, so one is made from the target.
 MADE_HERE = ("eagle1", "eagle2")
 OURS = [r.name for r in registered() if r.package.startswith("drafters.")]
 
@@ -86,8 +86,8 @@ def test_greedy_output_is_autoregressive_output(name: str, suite: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE_HERE)
-def test_heads_made_here_are_accepted_now_and_then(name: str) -> None:
-    """Else their outputs would be the target's own whatever they drafted."""
+def test_drafts_of_heads_made_here_are_sometimes_accepted(name: str) -> None:
+    """Otherwise the tests of their output would prove nothing."""
     runs = [generate(target(), drafter(name), ids, TOKENS) for ids in prompts("smoke")]
     assert sum(r.accepted for run in runs for r in run.rounds) > 0
 

@@ -1,4 +1,4 @@
-"""Properties of EAGLE's trees, on scores that no network made: ties, clamps, brute force."""
+"""Properties of EAGLE's trees with artificial scores: ties, limits, brute force."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VOCABULARY = 6
 
 
 class Source:
-    """Logits by path. ``levels`` of few different values force ties everywhere."""
+    """Logits by path; few different ``values`` force ties everywhere, 0 means normal noise."""
 
     def __init__(self, seed: int, values: int) -> None:
         self.seed = seed
@@ -67,7 +67,7 @@ def test_a_parent_is_never_lost(seed: int, values: int, top_k: int, depth: int, 
     size = min(count, len(pool.tokens))
     assert len(tokens) == size
     assert bool((parents < torch.arange(size)).all())
-    # The nearest parent, and no sibling twice: every node is the node it was in the pool.
+    # Every node keeps its path from the pool, and no path occurs twice.
     whole = paths_of(pool.tokens, pool.parents(torch.arange(len(pool.tokens))))
     kept = paths_of(tokens, parents)
     assert len(set(kept)) == size
@@ -102,8 +102,8 @@ def test_a_chain_is_the_greedy_path(seed: int, count: int) -> None:
     assert alone.tokens.tolist() == tokens.tolist()
 
 
-def test_a_lost_parent_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same with ties broken the other way, as a sort without stability may."""
+def test_a_lost_parent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Break ties in the opposite order, as an unstable sort may do; the test above fails."""
 
     def last_first(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         values, order = scores.flip(0).sort(descending=True, stable=True)
@@ -128,13 +128,13 @@ def test_the_fixed_tree_takes_the_best_children(seed: int, levels: int) -> None:
     paths = paths_of(tokens, torch.tensor(fixed_parents())[: len(tokens)])
     assert probs is None
     for parent, children in itertools.groupby(paths, key=lambda path: path[:-1]):
-        found = [path[-1] for path in children]
-        assert found == source.row(parent).topk(len(found)).indices.tolist()
+        tokens_found = [path[-1] for path in children]
+        assert tokens_found == source.row(parent).topk(len(tokens_found)).indices.tolist()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, VOCABULARY))
-def test_siblings_are_drawn_from_the_rows_that_go_with_them(seed: int, support: int) -> None:
+def test_siblings_are_drawn_from_their_own_rows(seed: int, support: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     weights = torch.rand(2, VOCABULARY, generator=generator) + 0.01
     weights[:, support:] = 0
@@ -152,7 +152,7 @@ def test_siblings_are_drawn_from_the_rows_that_go_with_them(seed: int, support: 
         assert len(set(ids[node].tolist())) == 4
 
 
-def test_the_order_of_drawing_has_the_law_of_drawing_one_by_one() -> None:
+def test_ordered_siblings_have_the_distribution_of_drawing_one_by_one() -> None:
     probs = torch.tensor([0.5, 0.3, 0.2])
     runs = 4000
     ids, _ = without_replacement(probs.repeat(runs, 1), 2, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The gap against logits that really move: what a move of d can draw has a gap of d at most."""
+"""The gap against moved logits: a token that a move by d can draw has a gap of at most d."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def drawn(logits: torch.Tensor, uniform: float, sampling: Sampling) -> int:
     seed=st.integers(0, 2**31),
     size=st.sampled_from([1e-3, 0.05, 0.5]),
 )
-def test_whatever_a_move_draws_lies_within_it(sampling: Sampling, seed: int, size: float) -> None:
+def test_the_gap_of_a_drawn_token_is_at_most_the_move(
+    sampling: Sampling, seed: int, size: float
+) -> None:
     noise = torch.Generator().manual_seed(seed)
     logits = torch.randn(8, generator=noise)
     uniform = float(torch.rand(1, generator=noise))
@@ -36,7 +38,7 @@ SIGNS = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)
 
 
 def moves_something(sampling: Sampling, seed: int) -> bool:
-    """Whether four times the smallest gap, in any of 64 directions, draws another token."""
+    """Return whether a move by four times the smallest gap draws another token (64 directions)."""
     noise = torch.Generator().manual_seed(seed)
     logits = torch.randn(6, generator=noise)
     uniform = float(torch.rand(1, generator=noise))
@@ -46,8 +48,8 @@ def moves_something(sampling: Sampling, seed: int) -> bool:
 
 
 @pytest.mark.parametrize("sampling", FILTERS, ids=str)
-def test_a_gap_is_not_said_smaller_than_every_move_needs(sampling: Sampling) -> None:
-    """The twin from below. A gap is a lower bound, so a few moves need more than four times it."""
+def test_a_gap_is_not_much_smaller_than_the_move_that_is_needed(sampling: Sampling) -> None:
+    """Test the other direction. A gap is a lower bound, so a few draws need more than 4 gaps."""
     assert sum(moves_something(sampling, seed) for seed in range(40)) >= 36
 
 
@@ -55,15 +57,15 @@ def test_a_gap_is_not_said_smaller_than_every_move_needs(sampling: Sampling) -> 
     ("sampling", "logits"),
     [
         (Sampling(1.0, top_k=2), [2.0, 1.0, 0.999, -3.0]),
-        # 0.5, 0.3 and 0.2: the third is kept while the first two hold less than 0.8.
+        # Probabilities 0.5, 0.3 and 0.2: the third is kept if the first two sum to less than top_p.
         (Sampling(1.0, 0, 0.7999), [-0.6931, -1.204, -1.6094, -30.0]),
     ],
 )
 def test_a_token_at_the_filters_edge_is_near(sampling: Sampling, logits: list[float]) -> None:
-    """Token 2 is filtered out by a hair, though the unfiltered mass at the uniform is its own."""
+    """Token 2 is just filtered out; without the filter the uniform would draw it."""
     scores = torch.tensor(logits)
     assert drawn(scores, 0.99, sampling) == 1
     assert sampled_gap(scores, 2, 0.99, sampling) < 0.002
     assert sampled_gap(scores, 3, 0.99, sampling) > 1.0
-    # Where it comes in, the shares of all others move: token 1 in the place of token 0.
+    # If token 2 is kept, the shares of all others shrink: token 1 is drawn instead of token 0.
     assert sampled_gap(scores, 1, 0.6, sampling) < 0.3

@@ -1,4 +1,4 @@
-"""Properties over random trees: derived structure and the walk rule, against brute force."""
+"""Properties of random trees: derived structure and the walk rule against brute force."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_ancestors_and_depths(proposal: Proposal) -> None:
 
 
 class Model:
-    """A law for every prefix."""
+    """A distribution for every prefix."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -64,7 +64,7 @@ class Model:
     st.sampled_from([Sampling(), Sampling(0.6), Sampling(1.0), Sampling(1.0, top_k=2)]),
     st.integers(0, 1000),
 )
-def test_walk_says_what_plain_decoding_says_as_far_as_the_tree_reaches(
+def test_walk_equals_plain_decoding_as_far_as_the_tree_reaches(
     proposal: Proposal, sampling: Sampling, seed: int
 ) -> None:
     model = Model(seed)

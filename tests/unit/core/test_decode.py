@@ -1,4 +1,4 @@
-"""The loop: lossless in every shape, and all the ways a sequence ends."""
+"""The loop: it is lossless for every proposal shape, and a sequence ends as it should."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_same_seed_same_text(target: Target, shape: Any, sampling: Sampling) -> 
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0)], ids=str)
-def test_a_perfect_draft_is_kept_whole(target: Target, sampling: Sampling) -> None:
+def test_a_perfect_draft_is_accepted_completely(target: Target, sampling: Sampling) -> None:
     drafter = scripted(target, shape="chain", width=4, wrong=0.0)
     (output,) = assert_lossless(target, drafter, [PROMPT], 41, sampling=sampling)
     assert [(r.drafted, r.accepted, len(r.tokens)) for r in output.rounds] == [(4, 4, 5)] * 8
@@ -65,8 +65,8 @@ def test_different_seeds_give_different_texts(target: Target) -> None:
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
-def test_drawn_drafts_are_judged_by_rejection(target: Target, shape: Any) -> None:
-    """The text is another one than plain sampling's (equal in law), and the rounds add up."""
+def test_sampled_drafts_are_verified_by_rejection(target: Target, shape: Any) -> None:
+    """The text equals plain sampling's in distribution only, and the rounds add up."""
     drafter = scripted(target, shape=shape, sampled=True)
     outputs = [
         generate(target, drafter, PROMPT, 30, sampling=Sampling(1.0), seed=seed)
@@ -76,11 +76,11 @@ def test_drawn_drafts_are_judged_by_rejection(target: Target, shape: Any) -> Non
         assert_counts(output, drafter.width)
     accepted = {r.accepted for output in outputs for r in output.rounds}
     assert {0, 1, 2} <= accepted
-    with pytest.raises(ValueError, match="only distributions can be compared"):
+    with pytest.raises(ValueError, match="does not keep the text"):
         assert_lossless(target, drafter, [PROMPT], 4, sampling=Sampling(1.0))
 
 
-def test_assert_lossless_notices_another_text(
+def test_assert_lossless_notices_a_different_text(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def greedy_bonus(p: Proposal, logits: Tensor, s: Sampling, u: Tensor, g: Any) -> Kept:
@@ -94,12 +94,12 @@ def test_assert_lossless_notices_another_text(
 
 def test_a_stop_token_in_the_middle_of_a_block_cuts_it(target: Target) -> None:
     text = plain(target, PROMPT, 20).tokens
-    place = next(i for i in range(3, 10) if text[i] not in text[:i])
+    position = next(i for i in range(3, 10) if text[i] not in text[:i])
     drafter = scripted(target, shape="chain", width=12, wrong=0.0)
-    output = generate(target, drafter, PROMPT, 20, stop_ids=frozenset({text[place], 63}))
-    assert output.tokens == text[: place + 1]
+    output = generate(target, drafter, PROMPT, 20, stop_ids=frozenset({text[position], 63}))
+    assert output.tokens == text[: position + 1]
     assert output.finish == "stop"
-    assert [(r.accepted, len(r.tokens)) for r in output.rounds] == [(12, place)]
+    assert [(r.accepted, len(r.tokens)) for r in output.rounds] == [(12, position)]
 
 
 def test_the_first_token_may_be_a_stop_token(target: Target) -> None:
@@ -166,25 +166,25 @@ def test_commits_carry_the_features_of_every_committed_token_but_the_anchor(
     torch.testing.assert_close(rows, torch.stack([hidden[t][0] for t in taps], dim=1))
 
 
-def test_a_proposal_wider_than_announced_is_refused(target: Target) -> None:
+def test_a_proposal_wider_than_the_drafters_width_is_refused(target: Target) -> None:
     verifier = Verifier(target, Sampling(), 0, len(PROMPT), 30, width=2)
     verifier.prefill(PROMPT)
-    with pytest.raises(ValueError, match="3 tokens proposed by a drafter of width 2"):
+    with pytest.raises(ValueError, match="3 tokens exceed the drafter's width of 2"):
         verifier.verify(Proposal.chain(torch.tensor([1, 2, 3])))
 
 
 class _Undeclared(ScriptedDrafter):
-    """Draws its tokens and does not say so."""
+    """Samples its tokens, but has a rule for one-hot tokens."""
 
     @property
     def rule(self) -> Rule:
         return WALK
 
 
-def test_distributions_must_be_announced(target: Target) -> None:
+def test_a_rule_that_ignores_distributions_refuses_them(target: Target) -> None:
     drafter = _Undeclared(target, ScriptedOptions(shape="chain", sampled=True))
     drafter.bind(target.view())
-    with pytest.raises(ValueError, match="which `walk` ignores"):
+    with pytest.raises(ValueError, match="its rule `walk` ignores"):
         generate(target, drafter, PROMPT, 8, sampling=Sampling(1.0), stop_ids=NO_STOPS)
 
 

@@ -1,4 +1,4 @@
-"""The cache: in place, exact after every move, and a transformers cache."""
+"""The cache: it stays in place, is exact after every change, and works as a transformers cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specbench.testing import tiny_target
 
 
 def mistral() -> Target:
-    """Every layer slides, and no config entry says which kind a layer is."""
+    """Make a target whose layers all have a window, while the config names no layer types."""
     config = MistralConfig(
         vocab_size=64, hidden_size=32, num_hidden_layers=2, intermediate_size=48,
         num_attention_heads=4, num_key_value_heads=2, sliding_window=6, initializer_range=0.3,
@@ -38,7 +38,7 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 
 def fresh_logits(target: Target, text: list[int]) -> torch.Tensor:
-    """The model's own forward over everything, without a cache."""
+    """Return the logits of the model's own forward over the whole text, without a cache."""
     return target.model(torch.tensor([text]), use_cache=False).logits[0]
 
 
@@ -87,13 +87,13 @@ def test_a_compacted_cache_equals_a_fresh_one(target: Target, path: list[int]) -
 @torch.inference_mode()
 def test_rounds_never_move_the_buffers(target: Target) -> None:
     cache = prefilled(target)
-    places = [(layer.keys.data_ptr(), layer.values.data_ptr()) for layer in cache.layers]
+    addresses = [(layer.keys.data_ptr(), layer.values.data_ptr()) for layer in cache.layers]
     for offsets in ([0, 2, 3], [0, 1], [0], [0, 1, 3, 5]):
         start = cache.length
         verify(target, cache, ANCHOR, Proposal(*(torch.tensor(x) for x in TREE)))
         cache.compact(start, offsets)
         cache.truncate(cache.length)
-    assert places == [(x.keys.data_ptr(), x.values.data_ptr()) for x in cache.layers]
+    assert addresses == [(x.keys.data_ptr(), x.values.data_ptr()) for x in cache.layers]
     assert cache.length == len(PROMPT) + 3 + 2 + 1 + 4
 
 
@@ -113,7 +113,7 @@ def test_more_than_the_capacity_is_refused() -> None:
     cache = KVCache(1, capacity=3)
     new = torch.zeros(1, 1, 2, 4)
     cache.update(new, new, 0)
-    with pytest.raises(ValueError, match="holds 3 positions, 4 are needed"):
+    with pytest.raises(ValueError, match="has 3 positions, but 4 are needed"):
         cache.update(new, new, 0)
 
 
@@ -129,7 +129,7 @@ def test_transformers_generates_with_it(target: Target) -> None:
     want = target.model.generate(ids, **options)
     cache = KVCache(target.num_layers, 64)
     given = {cache_argument(target.model): cache}
-    for _ in range(2):  # A reset cache is as good as new.
+    for _ in range(2):  # A reset cache works like a new one.
         assert torch.equal(target.model.generate(ids, **options, **given), want)
         assert cache.length == cache.get_seq_length() == want.shape[1] - 1
         cache.reset()

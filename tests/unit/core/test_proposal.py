@@ -1,4 +1,4 @@
-"""Proposal: construction and what is refused."""
+"""Proposals: how they are made, and which are refused."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def tree(tokens: list[int], parents: list[int], **more: object) -> Proposal:
     return Proposal(torch.tensor(tokens), torch.tensor(parents), **more)  # type: ignore[arg-type]
 
 
-def test_parallel_chains_hang_below_one_anchor() -> None:
+def test_parallel_chains_start_at_one_anchor() -> None:
     proposal = Proposal.chains(torch.tensor([[1, 2], [3, 4], [5, 6]]))
     assert proposal.parents.tolist() == [-1, 0, -1, 2, -1, 4]
     assert proposal.depths.tolist() == [0, 1, 2, 1, 2, 1, 2]
     assert not proposal.is_chain
 
 
-def test_one_of_k_chains_is_a_chain() -> None:
+def test_one_parallel_chain_is_a_chain() -> None:
     assert Proposal.chains(torch.tensor([[1, 2, 3]])).is_chain
 
 
-def test_empty_proposal_is_autoregression_however_it_is_made() -> None:
+def test_an_empty_proposal_is_plain_autoregression() -> None:
     empty = Proposal(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long))
     logits = torch.zeros(1, VOCABULARY)
     logits[0, 3] = 1
@@ -40,7 +40,7 @@ def test_empty_proposal_is_autoregression_however_it_is_made() -> None:
     [((2, 3), (1, 2), None), ((3,), (3,), (2, VOCABULARY)), ((3,), (3,), (VOCABULARY,))],
     ids=["tokens and parents differ", "too few distributions", "a flat distribution"],
 )
-def test_shapes_that_cannot_be_are_refused(
+def test_wrong_shapes_are_refused(
     tokens: tuple[int, ...], parents: tuple[int, ...], probs: tuple[int, ...] | None
 ) -> None:
     rows = None if probs is None else torch.ones(probs)
@@ -64,8 +64,8 @@ MALFORMED = {
     "negative id": tree([-1, 2], [-1, 0]),
     "NaN probability": nan_probs(),
     "NaN logits": tree([1, 2], [-1, 0], finite=torch.tensor(False)),
-    "NaN logits behind a chain": tree([1, 2], [-1, 0], is_chain=True, finite=torch.tensor(False)),
-    "not the chain it claims": tree([1, 2, 3], [-1, -1, 0], is_chain=True),
+    "NaN logits of a chain": tree([1, 2], [-1, 0], is_chain=True, finite=torch.tensor(False)),
+    "no chain, but is_chain": tree([1, 2, 3], [-1, -1, 0], is_chain=True),
 }
 
 

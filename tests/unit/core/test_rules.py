@@ -1,4 +1,4 @@
-"""Acceptance rules: kept tokens by hand, and the law of what `reject` emits."""
+"""Acceptance rules: kept tokens worked out by hand, and the distribution under `reject`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specbench.core.rules import (
     walk,
 )
 from specbench.core.sampling import Sampling
-from tests.helpers.token_laws import Draft, Laws, Prefix, pick, pvalue
+from tests.helpers.token_distributions import Distributions, Draft, Prefix, pick, pvalue
 
 
 def one_hot_logits(*tokens: int, vocabulary: int = 8) -> torch.Tensor:
@@ -85,7 +85,7 @@ def test_acceptance_is_strict(
 
 
 @pytest.mark.parametrize("is_chain", [True, False])
-def test_what_the_target_cannot_say_is_never_kept(
+def test_a_token_of_probability_zero_is_never_kept(
     is_chain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "_uniform", lambda count, like, generator: torch.zeros(count))
@@ -98,20 +98,24 @@ def test_what_the_target_cannot_say_is_never_kept(
     assert kept.tokens[0] in (2, 3)
 
 
-def chain(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposal, list[Prefix]]:
+def chain(
+    model: Distributions, prefix: Prefix, chance: random.Random
+) -> tuple[Proposal, list[Prefix]]:
     texts = [prefix]
     for _ in range(2):
-        texts.append((*texts[-1], pick(laws.q[texts[-1]], chance)))
+        texts.append((*texts[-1], pick(model.q[texts[-1]], chance)))
     tokens = torch.tensor([text[-1] for text in texts[1:]])
-    probs = torch.stack([laws.q[text] for text in texts[:-1]])
+    probs = torch.stack([model.q[text] for text in texts[:-1]])
     return Proposal.chain(tokens, probs), texts
 
 
-def siblings(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposal, list[Prefix]]:
-    """Two children a node without replacement, two levels."""
+def siblings(
+    model: Distributions, prefix: Prefix, chance: random.Random
+) -> tuple[Proposal, list[Prefix]]:
+    """Draw two children per node without replacement, on two levels."""
     texts, parents, rows = [prefix], [], []
     for parent in (0, 1, 2):
-        q = laws.q[texts[parent]]
+        q = model.q[texts[parent]]
         for _ in range(2):
             token = pick(q, chance)
             parents.append(parent - 1)
@@ -124,8 +128,10 @@ def siblings(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposa
     return Proposal(tokens, torch.tensor(parents), torch.stack(rows)), texts
 
 
-def fixed(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposal, list[Prefix]]:
-    """One-hot tokens, chosen without chance, duplicates among the siblings."""
+def fixed(
+    model: Distributions, prefix: Prefix, chance: random.Random
+) -> tuple[Proposal, list[Prefix]]:
+    """Propose fixed one-hot tokens with duplicates among the siblings."""
     texts = [prefix, *((*prefix, token) for token in (1, 1, 0)), (*prefix, 1, 2)]
     tokens = torch.tensor([text[-1] for text in texts[1:]])
     return Proposal(tokens, torch.tensor([-1, -1, -1, 0])), texts
@@ -133,7 +139,9 @@ def fixed(laws: Laws, prefix: Prefix, chance: random.Random) -> tuple[Proposal, 
 
 @pytest.mark.parametrize("draft", [chain, siblings, fixed])
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6, top_k=2)], ids=str)
-def test_reject_keeps_the_joint_law_of_the_target(draft: Draft, sampling: Sampling) -> None:
+def test_reject_keeps_the_joint_distribution_of_the_target(
+    draft: Draft, sampling: Sampling
+) -> None:
     assert pvalue(draft, sampling, reject) > 1e-3
 
 
@@ -146,7 +154,7 @@ def test_the_same_test_fails_without_the_residual(
 
 
 class HostWaits(TorchDispatchMode):
-    """Counts what makes the host wait for a device: a scalar read, or a tensor read as a list."""
+    """Counts how often the host waits for a device: to read a scalar, or a tensor as a list."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()

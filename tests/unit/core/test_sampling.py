@@ -1,4 +1,4 @@
-"""Sampling: the filter against brute force, draws against their law."""
+"""Sampling: the filters against brute force, and draws against their distribution."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_filter(steps: list[int], temperature: float, top_k: int, top_p: flo
     got = probabilities(torch.tensor(logits), sampling)
     want = torch.tensor(brute_force(logits, sampling))
     if (got > 0).ne(want > 0).any():
-        # Only a mass that meets top_p to the last bit may fall on either side.
+        # Only a mass that equals top_p within rounding may be kept or dropped.
         ordered = probabilities(torch.tensor(logits), Sampling(temperature, top_k))
         masses = ordered.sort(descending=True).values.cumsum(0)
         assert (masses - top_p).abs().min() < 1e-5
@@ -53,7 +53,7 @@ def test_the_filter(steps: list[int], temperature: float, top_k: int, top_p: flo
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(0.7), Sampling(1, 5), Sampling(1, 0, 0.9)]
 )
-def test_distributions_are_float32_whatever_the_logits_are(sampling: Sampling) -> None:
+def test_distributions_are_float32_for_every_dtype_of_logits(sampling: Sampling) -> None:
     logits = torch.randn(3, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
     probs = probabilities(logits, sampling)
     assert probs.dtype == torch.float32
@@ -62,7 +62,7 @@ def test_distributions_are_float32_whatever_the_logits_are(sampling: Sampling) -
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1, top_k=7), Sampling(1, top_p=0.6)])
-def test_ties_fall_the_same_way_alone_and_among_other_rows(sampling: Sampling) -> None:
+def test_ties_do_not_depend_on_the_number_of_rows(sampling: Sampling) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(6, 5000, generator=generator).mul(4).round() / 4
     together = probabilities(rows, sampling) > 0
@@ -94,7 +94,7 @@ def test_the_tail_of_a_large_vocabulary_is_drawn() -> None:
     assert (draw(probs.expand(5, -1), uniforms) - want).abs().max() <= 1
 
 
-def test_streams_and_seeds_are_apart_and_repeat() -> None:
+def test_streams_and_seeds_differ_and_are_reproducible() -> None:
     def first(seed: int, stream: str) -> float:
         return float(torch.rand(1, generator=seeded_generator(seed, stream, torch.device("cpu"))))
 

@@ -1,4 +1,4 @@
-"""Selecting among several drafts: the score, the walk it is, and whose law is kept."""
+"""Selection among several chains: scores, equality with `walk`, and the kept distribution."""
 
 from __future__ import annotations
 
@@ -29,23 +29,33 @@ from specbench.core.rules import (
 )
 from specbench.core.sampling import Sampling, probabilities
 from specbench.drafting.proposals import draw_candidates, merge_chains
-from tests.helpers.token_laws import LENGTH, VOCABULARY, Draft, Laws, Prefix, pick, pvalue
+from tests.helpers.token_distributions import (
+    LENGTH,
+    VOCABULARY,
+    Distributions,
+    Draft,
+    Prefix,
+    pick,
+    pvalue,
+)
 
 PLAIN = Sampling(1.0)
 RUNS = 400
 
 
-def scored(laws: Laws, texts: list[Prefix]) -> Tensor:
-    return torch.stack([laws.logits[text] for text in texts])
+def scored(model: Distributions, texts: list[Prefix]) -> Tensor:
+    return torch.stack([model.logits[text] for text in texts])
 
 
-def marginals(laws: Laws, prefix: Prefix) -> Tensor:
-    """One pass: a law for every place behind the prefix, whatever stands before it there."""
-    return torch.stack([laws.q[prefix], *(laws.q[(*prefix, i)] for i in range(LENGTH - 1))])
+def marginals(model: Distributions, prefix: Prefix) -> Tensor:
+    """Return a distribution per position after the prefix, independent of the drafted tokens."""
+    return torch.stack([model.q[prefix], *(model.q[(*prefix, i)] for i in range(LENGTH - 1))])
 
 
-def drawn(laws: Laws, prefix: Prefix, chance: random.Random, count: int) -> tuple[Tensor, Tensor]:
-    probs = marginals(laws, prefix)
+def drawn(
+    model: Distributions, prefix: Prefix, chance: random.Random, count: int
+) -> tuple[Tensor, Tensor]:
+    probs = marginals(model, prefix)
     return torch.tensor([[pick(q, chance) for q in probs] for _ in range(count)]), probs
 
 
@@ -57,40 +67,41 @@ def texts_of(prefix: Prefix, proposal: Proposal) -> list[Prefix]:
 
 
 def trie(
-    laws: Laws, prefix: Prefix, chance: random.Random, count: int
+    model: Distributions, prefix: Prefix, chance: random.Random, count: int
 ) -> tuple[Proposal, list[Prefix]]:
-    proposal = merge_chains(*drawn(laws, prefix, chance, count))
+    proposal = merge_chains(*drawn(model, prefix, chance, count))
     return proposal, texts_of(prefix, proposal)
 
 
 def chains(
-    laws: Laws, prefix: Prefix, chance: random.Random, count: int
+    model: Distributions, prefix: Prefix, chance: random.Random, count: int
 ) -> tuple[Proposal, list[Prefix]]:
-    tokens, probs = drawn(laws, prefix, chance, count)
+    tokens, probs = drawn(model, prefix, chance, count)
     proposal = Proposal.chains(tokens, probs.expand(count, -1, -1))
     return proposal, texts_of(prefix, proposal)
 
 
 def test_the_score_is_the_expected_accepted_length() -> None:
-    """By enumeration of all that the target may say."""
-    laws = Laws(PLAIN)
+    """Enumerate all texts of the target and compare."""
+    model = Distributions(PLAIN)
     every = list(itertools.product(range(VOCABULARY), repeat=LENGTH))
     proposal = merge_chains(torch.tensor(every))
     texts = texts_of((), proposal)
-    scores = expected_streaks(proposal, scored(laws, texts).softmax(-1))
+    scores = expected_streaks(proposal, scored(model, texts).softmax(-1))
     for text, score in zip(texts[1:], scores.tolist(), strict=True):
-        alike = {
-            said: sum(said[: i + 1] == text[: i + 1] for i in range(len(text))) for said in every
+        accepted = {
+            answer: sum(answer[: i + 1] == text[: i + 1] for i in range(len(text)))
+            for answer in every
         }
-        due = sum(p * alike[said] for said, p in laws.joint().items())
-        assert score == pytest.approx(due, abs=1e-6), text
+        expected = sum(p * accepted[answer] for answer, p in model.joint().items())
+        assert score == pytest.approx(expected, abs=1e-6), text
 
 
-def test_the_best_path_is_the_likeliest_streak() -> None:
-    laws = Laws(PLAIN)
+def test_the_best_path_has_the_largest_expected_streak() -> None:
+    model = Distributions(PLAIN)
     for seed in range(20):
-        proposal, texts = chains(laws, (), random.Random(seed), 8)
-        probs = scored(laws, texts).softmax(-1)
+        proposal, texts = chains(model, (), random.Random(seed), 8)
+        probs = scored(model, texts).softmax(-1)
         scores = expected_streaks(proposal, probs).view(8, LENGTH)[:, -1]
         path = best_path(proposal, probs).view(8, LENGTH)
         assert path.any(1).sum() == 1, "one of the chains"
@@ -100,25 +111,25 @@ def test_the_best_path_is_the_likeliest_streak() -> None:
 @pytest.mark.parametrize("shape", [trie, chains])
 @pytest.mark.parametrize("count", [1, 8])
 def test_greedy_selection_is_the_longest_match(shape: Draft, count: int) -> None:
-    laws = Laws(Sampling())
+    model = Distributions(Sampling())
     for seed in range(20):
-        proposal, texts = shape(laws, (), random.Random(seed), count)  # type: ignore[call-arg]
-        logits = scored(laws, texts)
+        proposal, texts = shape(model, (), random.Random(seed), count)  # type: ignore[call-arg]
+        logits = scored(model, texts)
         got = select(proposal, logits, Sampling(), torch.rand(LENGTH + 1))
         assert got == walk(proposal, logits, Sampling(), torch.rand(LENGTH + 1))
 
 
-def test_selection_says_what_walk_says_and_keeps_no_more() -> None:
-    laws, shorter = Laws(PLAIN), 0
+def test_selection_keeps_a_prefix_of_what_walk_keeps() -> None:
+    model, shorter = Distributions(PLAIN), 0
     for seed in range(60):
-        proposal, texts = trie(laws, (), random.Random(seed), 4)
+        proposal, texts = trie(model, (), random.Random(seed), 4)
         uniforms = torch.rand(LENGTH + 1, generator=torch.Generator().manual_seed(seed))
-        logits = scored(laws, texts)
+        logits = scored(model, texts)
         chosen = select(proposal, logits, PLAIN, uniforms)
         walked = walk(proposal, logits, PLAIN, uniforms)
         assert chosen.tokens == walked.tokens[: len(chosen.tokens)]
         shorter += len(chosen.tokens) < len(walked.tokens)
-    assert shorter, "there was nothing to choose"
+    assert shorter, "selection never kept less than walk"
 
 
 def draws_again(
@@ -128,7 +139,7 @@ def draws_again(
     uniforms: Tensor,
     generator: torch.Generator,
 ) -> Kept:
-    """A broken `select`: what is emitted at a refusal may be the refused token."""
+    """Apply a faulty `select`: the bonus after a refusal may be the refused token."""
     kept = select(proposal, logits, sampling, uniforms)
     row = kept.path[-1] + 1 if kept.path else 0
     again = torch.multinomial(probabilities(logits[row], sampling), 1, generator=generator)
@@ -141,13 +152,15 @@ EXACT += [(reject, chains, 8, PLAIN), (reject, chains, 8, FILTERED)]
 
 
 @pytest.mark.parametrize(("rule", "shape", "count", "sampling"), EXACT)
-def test_the_target_s_law_is_kept(rule: Keep, shape: Draft, count: int, sampling: Sampling) -> None:
+def test_the_targets_distribution_is_kept(
+    rule: Keep, shape: Draft, count: int, sampling: Sampling
+) -> None:
     assert pvalue(partial(shape, count=count), sampling, rule, RUNS) > 1e-3
 
 
 @pytest.mark.parametrize("rule", [select_ratio, draws_again])
 def test_the_same_test_fails(rule: Keep) -> None:
-    """For the ratio rule on a chosen chain, and for a draw that forgets what was refused."""
+    """The ratio rule on a selected chain fails, and so does a draw that ignores the refusal."""
     assert pvalue(partial(trie, count=8), PLAIN, rule, 2 * RUNS) < 1e-9
 
 
@@ -155,27 +168,27 @@ def test_the_same_test_fails(rule: Keep) -> None:
 def test_rejection_must_see_every_draw(merged: bool) -> None:
     q, p = torch.tensor([[0.8, 0.15, 0.05]]), torch.tensor([0.1, 0.3, 0.6])
     generator = torch.Generator().manual_seed(3)
-    said = []
+    emitted = []
     for _ in range(400):
         tokens = draw_candidates(q, 4, generator)
         shape = merge_chains(tokens, q) if merged else Proposal.chains(tokens, q.expand(4, 1, 3))
         logits = p.log().expand(len(shape) + 1, 3)
-        said.append(reject(shape, logits, PLAIN, torch.empty(0), generator).tokens[0])
-    found = stats.chisquare(
-        torch.tensor(said).bincount(minlength=3), 400 * p.double() / p.double().sum()
+        emitted.append(reject(shape, logits, PLAIN, torch.empty(0), generator).tokens[0])
+    test = stats.chisquare(
+        torch.tensor(emitted).bincount(minlength=3), 400 * p.double() / p.double().sum()
     )
-    assert found.pvalue < 1e-9 if merged else found.pvalue > 1e-3
+    assert test.pvalue < 1e-9 if merged else test.pvalue > 1e-3
 
 
 def test_rejection_follows_equal_prefixes() -> None:
-    """The second chain begins like the first: its second token is tried too."""
+    """Both chains begin with the same token, so the second token of each is tried."""
     proposal = Proposal.chains(torch.tensor([[1, 2], [1, 3]]))
     logits = torch.eye(4)[[1, 3, 0, 3, 0]].log()
     kept = reject(proposal, logits, PLAIN, torch.empty(0), torch.Generator().manual_seed(0))
     assert kept == Kept((2, 3), (1, 3, 0))
 
 
-def test_only_the_ratio_rule_on_a_chosen_chain_is_marked_lossy() -> None:
+def test_only_the_ratio_rule_is_marked_lossy() -> None:
     rules = (WALK, REJECT, SELECT, SELECT_RATIO)
     assert [rule.name for rule in rules if not rule.lossless] == ["select-ratio"]
     assert [rule.name for rule in rules if rule.same_text] == ["walk", "select"]
@@ -186,16 +199,16 @@ def test_a_rule_must_say_whether_it_is_lossless() -> None:
         Rule("mine", walk)  # type: ignore[call-arg]
 
 
-def test_one_chain_is_not_selected() -> None:
-    proposal, texts = trie(Laws(PLAIN), (), random.Random(0), 1)
-    logits = scored(Laws(PLAIN), texts)
-    one, two = (torch.Generator().manual_seed(1) for _ in range(2))
+def test_one_chain_is_verified_by_reject() -> None:
+    proposal, texts = trie(Distributions(PLAIN), (), random.Random(0), 1)
+    logits = scored(Distributions(PLAIN), texts)
+    first, second = (torch.Generator().manual_seed(1) for _ in range(2))
     uniforms = torch.rand(LENGTH + 1)
-    want = reject(proposal, logits, PLAIN, uniforms, one)
-    assert select_ratio(proposal, logits, PLAIN, uniforms, two) == want
+    want = reject(proposal, logits, PLAIN, uniforms, first)
+    assert select_ratio(proposal, logits, PLAIN, uniforms, second) == want
 
 
-def test_the_ratio_rule_asks_for_distributions() -> None:
+def test_the_ratio_rule_requires_distributions() -> None:
     with pytest.raises(ValueError, match="drawn from"):
         select_ratio(
             Proposal.chains(torch.tensor([[1], [2]])),

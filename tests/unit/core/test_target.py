@@ -1,4 +1,4 @@
-"""The target: what is refused, what a forward computes, what taps give."""
+"""The target: which models are refused, and what a forward and its taps return."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def test_the_self_check_notices_a_wrong_mask(make: Any, monkeypatch: pytest.Monk
         return torch.ones(1, 1, rows, start + rows, dtype=torch.bool).tril(start)
 
     monkeypatch.setattr(Target, "_tree_mask", blind)
-    with pytest.raises(UserError, match="does not give its own logits"):
+    with pytest.raises(UserError, match="gives other logits"):
         make()
 
 
-def test_the_self_check_notices_a_window_that_is_not_kept(
+def test_the_self_check_notices_a_missing_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = Target._tree_mask
@@ -78,17 +78,19 @@ def test_the_self_check_notices_a_window_that_is_not_kept(
 
     monkeypatch.setattr(Target, "_tree_mask", wide)
     tiny_target()
-    with pytest.raises(UserError, match="does not give its own logits"):
+    with pytest.raises(UserError, match="gives other logits"):
         tiny_target(window=6)
 
 
 def test_the_self_check_notices_wrong_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Proposal, "depths", property(lambda self: torch.arange(len(self) + 1)))
-    with pytest.raises(UserError, match="does not give its own logits"):
+    with pytest.raises(UserError, match="gives other logits"):
         tiny_target()
 
 
-def test_the_self_check_notices_a_cache_that_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_self_check_notices_a_cache_that_drops_positions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = KVCache.update
 
     def forgetful(self: KVCache, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +99,7 @@ def test_the_self_check_notices_a_cache_that_forgets(monkeypatch: pytest.MonkeyP
         return keys, values
 
     monkeypatch.setattr(KVCache, "update", forgetful)
-    with pytest.raises(UserError, match="does not give its own logits"):
+    with pytest.raises(UserError, match="gives other logits"):
         tiny_target()
 
 
@@ -120,7 +122,7 @@ def test_taps_are_the_boundaries_of_output_hidden_states(make: Any) -> None:
     _, features = target.forward(ids, cache, boundaries, last_only=True)
     assert features is not None
     assert features.shape == (9, target.num_layers + 1, 32)
-    # transformers' last entry has been through the final norm; ours has not.
+    # transformers applies the final norm to its last entry; our tap does not.
     want = torch.stack([h[0] for h in reference.hidden_states[:-1]], dim=1)
     torch.testing.assert_close(features[:, :-1], want)
     last = target.model.model.norm(features[:, -1])
@@ -145,7 +147,7 @@ def test_a_folder_without_tokenizer_files_has_no_tokenizer(tmp_path: Path) -> No
     assert loaded.stop_ids == frozenset()
 
 
-def test_what_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Cannot load the target .*nothing-here"):
         Target.load(str(tmp_path / "nothing-here"))
 
@@ -170,7 +172,7 @@ def test_stop_ids_come_from_generation_config_and_tokenizer() -> None:
         (4, 0, "at least"),
     ],
 )
-def test_a_budget_that_cannot_be(prompt: int, new: int, message: str) -> None:
+def test_an_impossible_budget_is_refused(prompt: int, new: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny_target(context=16).budget(prompt, new)
 
@@ -181,7 +183,7 @@ def test_the_budget_is_cut_to_the_context() -> None:
 
 
 def test_weights_that_do_not_fit_their_config_are_refused_by_name(tmp_path: Path) -> None:
-    """transformers would fill them with random numbers, and every figure would be of those."""
+    """transformers would only warn and use random numbers."""
     tiny_target().model.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)

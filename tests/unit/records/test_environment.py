@@ -1,4 +1,4 @@
-"""Where a run happened."""
+"""The recorded environment of a run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_git_state(tmp_path: Path) -> None:
     assert env.git_state(inside) == {"commit": None, "dirty": None}
 
 
-def test_a_folder_is_known_by_its_weights(tmp_path: Path) -> None:
+def test_a_folder_is_identified_by_its_weights(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors")
     first = env.model_id(str(tmp_path))
     assert first.name == str(tmp_path)
@@ -53,7 +53,7 @@ def test_a_folder_is_known_by_its_weights(tmp_path: Path) -> None:
     assert env.model_id(str(tmp_path)).sha256 != first.sha256
 
 
-def test_a_hub_model_is_known_by_its_cached_revision(
+def test_a_hub_model_is_identified_by_its_cached_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached = tmp_path / "snapshots" / "0123abcd" / "config.json"

@@ -1,4 +1,4 @@
-"""A run's folder under kills, second writers and other commands."""
+"""The folder of a run: kills, second writers, full disks and other commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def test_what_was_appended_is_there_at_once(store: Store) -> None:
+def test_an_appended_sample_is_on_disk_at_once(store: Store) -> None:
     store.append(sample("a"))
     assert (store.folder / SAMPLES).read_text() == to_line(sample("a"))
     store.close()
@@ -53,14 +53,14 @@ def test_what_was_appended_is_there_at_once(store: Store) -> None:
         assert not again.fresh
 
 
-def test_held_samples_survive_and_move(store: Store) -> None:
+def test_held_samples_survive_and_move_to_the_samples(store: Store) -> None:
     store.hold(sample("a"))
     store.hold(sample("b"))
     store.close()
     with closing(Store(store.folder, manifest(CELL))) as again:
         assert set(again.held) == {sample("a").key, sample("b").key}
         again.append(sample("a"))
-    # Killed between the two: what has moved is no longer held.
+    # A kill between the two appends: the sample that has moved is no longer held.
     with closing(Store(store.folder, manifest(CELL))) as third:
         assert set(third.held) == {sample("b").key}
         third.append(sample("b"))
@@ -104,7 +104,7 @@ def test_a_line_in_the_middle_that_cannot_be_read_is_named(store: Store, spoilt:
 def test_a_sample_of_an_unknown_cell_is_refused(store: Store) -> None:
     store.append(replace(sample("a"), cell="0123456789"))
     store.close()
-    with pytest.raises(UserError, match="sample a of a cell 0123456789 that its manifest"):
+    with pytest.raises(UserError, match="sample a of cell 0123456789, which its manifest"):
         Store(store.folder, manifest(CELL))
 
 
@@ -113,14 +113,14 @@ def test_a_newer_schema_asks_for_a_newer_specbench(store: Store) -> None:
     path = store.folder / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": MANIFEST_SCHEMA + 1}))
     with pytest.raises(
-        UserError, match=rf"schema {MANIFEST_SCHEMA + 1}, this .* take the newer specbench"
+        UserError, match=rf"schema {MANIFEST_SCHEMA + 1}, but this .* use the newer specbench"
     ):
         load_manifest(store.folder)
 
 
 @contextmanager
 def room(folder: Path, more: int) -> Iterator[None]:
-    """No file may grow beyond the samples' size and ``more`` bytes: the disk is full."""
+    """Simulate a full disk: no file may grow beyond the samples' size plus ``more`` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (folder / SAMPLES).stat().st_size + more
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -140,7 +140,7 @@ def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
     assert (store.folder / SAMPLES).read_text() == to_line(sample("a")) + to_line(sample("b"))
 
 
-def test_a_full_disk_while_forgetting_keeps_everything(store: Store) -> None:
+def test_a_full_disk_while_dropping_samples_keeps_them_all(store: Store) -> None:
     for name in "ab":
         store.append(sample(name))
     before = (store.folder / SAMPLES).read_bytes()
@@ -157,7 +157,7 @@ def test_a_full_disk_at_the_beginning(tmp_path: Path) -> None:
     Store(tmp_path / "run", manifest(CELL)).close()
 
 
-def test_what_is_forgotten_is_gone_and_the_lock_stays(store: Store) -> None:
+def test_dropped_samples_are_gone_and_the_lock_stays(store: Store) -> None:
     for name in "ab":
         store.append(sample(name))
     store.forget({sample("a").key})
@@ -179,9 +179,9 @@ def test_a_second_writer_is_refused(store: Store) -> None:
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ((replace(CELL, width=5),), "width of prompt-lookup on smoke: 10 there, 5 asked for"),
-        ((CELL, replace(CELL, suite="other")), "prompt-lookup on other is only asked for"),
-        ((replace(CELL, sample_ids=("a",)),), "sample_ids of prompt-lookup on smoke: a, b there"),
+        ((replace(CELL, width=5),), "width of prompt-lookup on smoke: 10 stored, 5 requested"),
+        ((CELL, replace(CELL, suite="other")), "prompt-lookup on other is only requested"),
+        ((replace(CELL, sample_ids=("a",)),), "sample_ids of prompt-lookup on smoke: a, b stored"),
     ],
 )
 def test_another_run_is_refused(store: Store, cells: tuple[Cell, ...], message: str) -> None:
@@ -207,14 +207,14 @@ OTHER = replace(CELL, drafter="other")
 
 @pytest.fixture
 def unbound(tmp_path: Path) -> Store:
-    """A closed run of a drafter that could not be bound, next to one that answered."""
+    """Make a closed run with one drafter that could not be bound and one that answered."""
     with closing(Store(tmp_path / "run", manifest(UNBOUND, OTHER))) as store:
         store.append(Sample(UNBOUND.id, "a", 1, "error", error="MemoryError: 40 GB"))
         store.append(Sample(OTHER.id, "a", 1, "ok", output=(1,)))
     return store
 
 
-def test_what_could_not_be_bound_is_the_same_run_once_it_can(unbound: Store) -> None:
+def test_a_run_stays_the_same_when_a_drafter_can_be_bound_later(unbound: Store) -> None:
     asked = manifest(BOUND, OTHER)
     with closing(Store(unbound.folder, asked)) as again:
         assert again.cell(BOUND) == UNBOUND
@@ -225,12 +225,12 @@ def test_what_could_not_be_bound_is_the_same_run_once_it_can(unbound: Store) -> 
     assert list(load_manifest(unbound.folder).cells) == [BOUND.id, OTHER.id]
     with closing(Store(unbound.folder, manifest(UNBOUND, OTHER))) as third:
         third.adopt(manifest(UNBOUND, OTHER))
-        assert third.cell(UNBOUND) == BOUND, "what is known stays known"
-    with pytest.raises(UserError, match="width of prompt-lookup on smoke: 10 there, 4 asked"):
+        assert third.cell(UNBOUND) == BOUND, "the bound cell is kept"
+    with pytest.raises(UserError, match="width of prompt-lookup on smoke: 10 stored, 4 req"):
         Store(unbound.folder, manifest(replace(BOUND, width=4), OTHER))
 
 
-def test_a_kill_while_adopting_leaves_a_run_that_goes_on(
+def test_a_run_continues_after_a_kill_while_adopting(
     unbound: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object) -> None:
@@ -252,21 +252,21 @@ def test_a_kill_while_adopting_leaves_a_run_that_goes_on(
     [
         ({"options": {"tokens": 4}}, "options of prompt-lookup on smoke"),
         ({"draft_model": ModelId("other")}, "draft_model of prompt-lookup on smoke"),
-        ({"seed": 1}, "seed of prompt-lookup on smoke: 0 there, 1 asked for"),
+        ({"seed": 1}, "seed of prompt-lookup on smoke: 0 stored, 1 requested"),
     ],
 )
-def test_another_run_of_what_could_not_be_bound_is_refused(
+def test_other_settings_of_an_unbound_drafter_are_another_run(
     unbound: Store, change: dict[str, object], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         Store(unbound.folder, manifest(replace(BOUND, **change), OTHER))  # type: ignore[arg-type]
 
 
-def test_ids_over_other_fields_are_of_another_run(store: Store) -> None:
+def test_a_manifest_with_other_ids_is_another_run(store: Store) -> None:
     store.close()
     path = store.folder / MANIFEST
     path.write_text(path.read_text().replace(CELL.id, "0123456789"))
-    with pytest.raises(UserError, match=r"holds another run \(other cells\)"):
+    with pytest.raises(UserError, match=r"holds another run \(its cells have other ids\)"):
         Store(store.folder, manifest(CELL))
 
 
@@ -280,7 +280,7 @@ def test_a_run_is_interrupted_from_its_beginning_to_its_end(store: Store) -> Non
     with closing(Store(store.folder, manifest(CELL))) as third:
         assert not third.interrupted
         elsewhere = replace(manifest(CELL), environment={"threads": 2})
-        with pytest.raises(UserError, match=r"began somewhere else \(threads: 1 -> 2\)"):
+        with pytest.raises(UserError, match=r"began in another environment \(threads: 1 -> 2\)"):
             third.begin(elsewhere)
     assert sorted(path.name for path in store.folder.iterdir()) == [MANIFEST, SAMPLES]
 
@@ -295,6 +295,6 @@ def test_samples_without_a_manifest_are_refused(store: Store) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UserError, match=r"file.* cannot be made or written \(.*--out"):
-            Store(place, manifest(CELL))
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UserError, match=r"file.* cannot be created or written \(.*--out"):
+            Store(folder, manifest(CELL))

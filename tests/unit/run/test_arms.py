@@ -1,4 +1,4 @@
-"""What is loaded for a plan, and what the cells say of it."""
+"""Arms: what is loaded for a plan, and what the cells record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.helpers.run_records import BASELINE
 
 
 class Hub:
-    """Gives the embedded target under any name and notes what was asked for."""
+    """Loads the embedded target for every name, and records the names and revisions."""
 
     def __init__(self, kind: Any, asked: list[tuple[str, str]]) -> None:
         self._kind = kind
@@ -36,7 +36,7 @@ class Hub:
         return self._kind.from_pretrained(resolve("tiny-target"), **rest)
 
 
-def test_every_copy_of_a_target_is_of_the_revision_that_is_recorded(
+def test_every_copy_of_a_target_has_the_recorded_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[str, str]] = []
@@ -50,7 +50,7 @@ def test_every_copy_of_a_target_is_of_the_revision_that_is_recorded(
     settings = Settings(("oracle",), ("smoke",), "some/target", "v2", limit=1, device="cpu")
     _, arms = load(make_plan(settings))
     assert all(arm.bound for arm in arms)
-    # The model and its tokenizer, for the target and for the oracle's own copy of it.
+    # The model and its tokenizer, for the target and for the oracle's own copy.
     assert asked == [("some/target", "v2")] * 4
     assert {cell.target for arm in arms for cell in arm.cells} == {ModelId("some/target", "c0ffee")}
 
@@ -68,7 +68,7 @@ class _Control(Autoregressive):
     role = "control"
 
     def prepare(self, prompt: list[int], request: Request) -> None:
-        self.told = prompt, request
+        self.prepared = prompt, request
 
 
 class _Method(_Control):
@@ -76,19 +76,19 @@ class _Method(_Control):
 
 
 @pytest.mark.parametrize(("kind", "prepares"), [(_Control, True), (_Method, False)])
-def test_only_a_control_prepares_off_the_clock(kind: type[_Control], prepares: bool) -> None:
-    """It is told the request that its session will be opened with."""
+def test_only_a_control_prepares_untimed(kind: type[_Control], prepares: bool) -> None:
+    """A control gets the request with which its session will be opened."""
     target = tiny_target(context=64)
     drafter = kind()
     drafter.bind(target.view())
     turn = Turn([3, 4, 5], 6, 7)
     DrafterArm(target, drafter, (), Sampling(1.0)).prepare(turn)
-    assert hasattr(drafter, "told") == prepares
+    assert hasattr(drafter, "prepared") == prepares
     if prepares:
-        due = Decoding(target, drafter, turn.prompt, 6, sampling=Sampling(1.0), seed=7).request
-        prompt, request = drafter.told
+        expected = Decoding(target, drafter, turn.prompt, 6, sampling=Sampling(1.0), seed=7).request
+        prompt, request = drafter.prepared
         assert prompt == turn.prompt
-        assert replace(request, probe=due.probe) == due
+        assert replace(request, probe=expected.probe) == expected
 
 
 def test_a_drafter_that_cannot_be_bound_raises_its_error_when_opened() -> None:

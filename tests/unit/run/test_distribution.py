@@ -1,4 +1,4 @@
-"""The distribution test: it passes under the target's own, and fails where a rule breaks it."""
+"""The distribution test: it passes for exact rules, and fails for faulty ones."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_the_distribution_is_the_models_own_forward(target: Target) -> None:
     )
 
 
-def test_points_are_uniform_whatever_the_distributions() -> None:
-    """By enumeration: the intervals of all tokens tile [0, 1), each as long as its probability."""
+def test_points_are_uniform_for_any_distribution() -> None:
+    """Check that the tokens' intervals tile [0, 1), each as long as the token's probability."""
     probs = torch.tensor([[0.1, 0.0, 0.6, 0.3]], dtype=torch.double)
     ends = {
         token: [
@@ -56,14 +56,14 @@ def test_points_are_uniform_whatever_the_distributions() -> None:
     assert ends[1] == pytest.approx([1.0, 1.0])
 
 
-def test_the_tail_is_scipys() -> None:
+def test_the_p_value_equals_scipys() -> None:
     points = torch.rand(500, generator=torch.Generator().manual_seed(1)) ** 1.1
-    found = chi_square(3, points.double(), 20)
+    position = chi_square(3, points.double(), 20)
     counts = torch.histc(points, 20, 0, 1)
     statistic = float(((counts - 25) ** 2 / 25).sum())
-    assert (found.position, found.degrees) == (3, 19)
-    assert found.chi_square == pytest.approx(statistic)
-    assert found.p == pytest.approx(chi2.sf(statistic, 19))
+    assert (position.position, position.degrees) == (3, 19)
+    assert position.chi_square == pytest.approx(statistic)
+    assert position.p == pytest.approx(chi2.sf(statistic, 19))
 
 
 def drawn(
@@ -95,7 +95,7 @@ def without_residual(
     uniforms: torch.Tensor,
     generator: torch.Generator,
 ) -> Kept:
-    """A common fault: after a rejection the token comes from p itself."""
+    """Apply `reject` with a common fault: the token after a rejection is drawn from p itself."""
     kept = reject(proposal, logits, sampling, uniforms, generator)
     row = kept.path[-1] + 1 if kept.path else 0
     bonus = int(probabilities(logits[row], sampling).multinomial(1, generator=generator))

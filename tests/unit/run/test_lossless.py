@@ -1,4 +1,4 @@
-"""Verdicts against hand-made outputs of a tiny random target."""
+"""Verdicts on hand-made outputs of a tiny random target."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def next_logits(target: Target, tokens: tuple[int, ...]) -> torch.Tensor:
 
 
 def judge(target: Target, sampling: Sampling, tolerance: float) -> Judge:
-    found = Judge(target, sampling, lambda: [PROMPT], 7)
-    found.tolerance = tolerance
-    return found
+    judge = Judge(target, sampling, lambda: [PROMPT], 7)
+    judge.tolerance = tolerance
+    return judge
 
 
 def test_first_difference() -> None:
@@ -65,16 +65,16 @@ def test_greedy_gap_is_the_targets_own(target: Target, autoregressive: Autoregre
     other = swapped(tokens, 4, second)
     gap = float(logits[best] - logits[second])
 
-    def verdict(tolerance: float) -> tuple[str, int | None, float | None]:
-        found = judge(target, Sampling(), tolerance).verdict(PROMPT, 3, tokens, other)
-        return found.kind, found.position, found.gap
+    def judged(tolerance: float) -> tuple[str, int | None, float | None]:
+        verdict = judge(target, Sampling(), tolerance).verdict(PROMPT, 3, tokens, other)
+        return verdict.kind, verdict.position, verdict.gap
 
-    assert verdict(gap * 1.01) == ("near-tie", 4, pytest.approx(gap, rel=1e-4))
-    assert verdict(gap * 0.99) == ("broken", 4, pytest.approx(gap, rel=1e-4))
+    assert judged(gap * 1.01) == ("near-tie", 4, pytest.approx(gap, rel=1e-4))
+    assert judged(gap * 0.99) == ("broken", 4, pytest.approx(gap, rel=1e-4))
 
 
 def test_sampled_gap_moves_the_draw(target: Target, autoregressive: Autoregressive) -> None:
-    """Shifting logits by the gap, in the best direction, is what lets the other token be drawn."""
+    """The other token is drawn if the logits move by the gap in the best direction."""
     logits = torch.tensor([0.3, 1.0, -0.5, 0.2])
     probs = (logits / WARM.temperature).softmax(-1)
     inside = float(probs[0] + probs[1] / 2)
@@ -89,10 +89,10 @@ def test_sampled_outputs(target: Target, autoregressive: Autoregressive) -> None
     tokens = output(target, autoregressive, WARM)
     worst = int(next_logits(target, tokens[:6]).argmin())
     for other, kind in ((tokens, "identical"), (swapped(tokens, 6, worst), "broken")):
-        found = judge(target, WARM, 1e-4).verdict(PROMPT, 3, tokens, other)
-        assert found.kind == kind
-    found = judge(target, WARM, 1e4).verdict(PROMPT, 3, tokens, swapped(tokens, 6, worst))
-    assert (found.kind, found.position) == ("near-tie", 6)
+        verdict = judge(target, WARM, 1e-4).verdict(PROMPT, 3, tokens, other)
+        assert verdict.kind == kind
+    verdict = judge(target, WARM, 1e4).verdict(PROMPT, 3, tokens, swapped(tokens, 6, worst))
+    assert (verdict.kind, verdict.position) == ("near-tie", 6)
 
 
 def test_an_early_end_is_broken_and_needs_no_tolerance(
@@ -103,8 +103,8 @@ def test_an_early_end_is_broken_and_needs_no_tolerance(
     def unwanted() -> list[list[int]]:
         raise AssertionError("nothing to compare")
 
-    found = Judge(target, Sampling(), unwanted, 7).verdict(PROMPT, 3, tokens, tokens[:-2])
-    assert (found.kind, found.position) == ("broken", len(tokens) - 2)
+    verdict = Judge(target, Sampling(), unwanted, 7).verdict(PROMPT, 3, tokens, tokens[:-2])
+    assert (verdict.kind, verdict.position) == ("broken", len(tokens) - 2)
 
 
 def test_tolerance_is_rounding_and_grows_with_it(target: Target) -> None:
@@ -117,10 +117,10 @@ def test_tolerance_is_rounding_and_grows_with_it(target: Target) -> None:
         target.model.to(torch.float32)
 
 
-def test_a_fault_in_blocks_does_not_excuse_itself(
+def test_a_faulty_forward_does_not_raise_its_own_tolerance(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of several rows that are plainly wrong: the tolerance stays one of rounding."""
+    """Blocks of several rows give wrong logits, but the tolerance stays small."""
     forward = Target.forward
 
     def faulty(self: Target, *args: object, **kwargs: object):  # type: ignore[no-untyped-def]

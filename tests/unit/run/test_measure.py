@@ -1,4 +1,4 @@
-"""Timing with a clock that only the test turns."""
+"""Timing with a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Clock:
 
 
 class Slow(Drafter):
-    """Proposes nothing, and takes 5 s to begin, 2 s a proposal and 1 s a commit."""
+    """Proposes nothing. It takes 4 s to open, 1 s per commit and 2 s per proposal."""
 
     name = "slow"
 
@@ -89,15 +89,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_decode_time_holds_the_drafters_own_prefill(target: Target, clock: Clock) -> None:
+def test_decode_time_includes_the_drafters_own_prefill(target: Target, clock: Clock) -> None:
     timed = measure.timed_answer(target, Slow(clock), PROMPT, 4, sampling=Sampling(), seed=0)
     assert timed.prefill_seconds == 0
-    # Begin and first commit, three proposals, two commits in between.
+    # Opening and the first commit take 5 s; then three proposals and two commits.
     assert timed.decode_seconds == 5 + 3 * 2 + 2 * 1
     assert timed.peak_memory_bytes is None
 
 
-def test_prefill_is_apart(target: Target, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefill_is_timed_separately(
+    target: Target, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefill = Verifier.prefill
 
     def slow_prefill(verifier: Verifier, prompt: list[int]) -> Commit:
@@ -109,7 +111,7 @@ def test_prefill_is_apart(target: Target, clock: Clock, monkeypatch: pytest.Monk
     assert (timed.prefill_seconds, timed.decode_seconds) == (7, 7)
 
 
-def test_the_answer_is_that_of_generate(target: Target) -> None:
+def test_the_answer_equals_generate(target: Target) -> None:
     drafter = Autoregressive()
     drafter.bind(target.view())
     warm = Sampling(temperature=1.0)
@@ -119,7 +121,7 @@ def test_the_answer_is_that_of_generate(target: Target) -> None:
     assert sum(len(r.tokens) for r in plain.rounds) + 1 == len(plain.tokens) == 6
 
 
-def test_one_token_is_no_round(target: Target, clock: Clock) -> None:
+def test_one_token_needs_no_round(target: Target, clock: Clock) -> None:
     timed = measure.timed_answer(target, Slow(clock), PROMPT, 1, sampling=Sampling(), seed=0)
     assert (len(timed.output.tokens), timed.output.rounds) == (1, ())
     assert timed.output.finish == "length"
@@ -143,7 +145,7 @@ def test_an_inner_phase_is_not_counted_twice(clock: Clock) -> None:
     assert probe.seconds == {"draft": 3, "search": 6}
 
 
-def test_energy_is_what_the_counters_rose_by(tmp_path: Path) -> None:
+def test_energy_is_the_increase_of_the_counters(tmp_path: Path) -> None:
     for package, microjoules in enumerate((1_000_000, 500_000)):
         (tmp_path / f"intel-rapl:{package}").mkdir()
         (tmp_path / f"intel-rapl:{package}" / "energy_uj").write_text(f"{microjoules}\n")

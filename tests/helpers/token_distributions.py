@@ -1,4 +1,4 @@
-"""A target and a draft with a law for every prefix, and whether a rule keeps the target's."""
+"""Distributions of a target and a draft, and a test whether a rule keeps the target's."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RUNS = 1500
 Prefix = tuple[int, ...]
 
 
-class Laws:
-    """A target and a draft that disagree, each with a law for every prefix."""
+class Distributions:
+    """A distribution per prefix for a target and a draft that disagree."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
         generator = torch.Generator().manual_seed(5)
-        # A proposal may look past the tokens that are counted.
+        # A proposal may be longer than the tokens that are counted.
         prefixes = [
             prefix
             for length in range(2 * LENGTH)
@@ -37,17 +37,17 @@ class Laws:
         self.q = {x: torch.randn(VOCABULARY, generator=generator).softmax(-1) for x in prefixes}
 
     def joint(self) -> dict[Prefix, float]:
-        """The target's law of the first tokens."""
-        law = {}
+        """Return the target's joint distribution of the first tokens."""
+        joint = {}
         for text in itertools.product(range(VOCABULARY), repeat=LENGTH):
             p = 1.0
             for i, token in enumerate(text):
                 p *= float(probabilities(self.logits[text[:i]], self.sampling)[token])
-            law[text] = p
-        return law
+            joint[text] = p
+        return joint
 
 
-Draft = Callable[[Laws, Prefix, random.Random], tuple[Proposal, list[Prefix]]]
+Draft = Callable[[Distributions, Prefix, random.Random], tuple[Proposal, list[Prefix]]]
 
 
 def pick(q: torch.Tensor, chance: random.Random) -> int:
@@ -55,34 +55,34 @@ def pick(q: torch.Tensor, chance: random.Random) -> int:
 
 
 def outputs(draft: Draft, sampling: Sampling, rule: Keep, runs: int) -> Counter[Prefix]:
-    """How often each text is emitted, round by round, from an empty prefix."""
-    laws = Laws(sampling)
+    """Count how often each text is emitted, round by round, from an empty prefix."""
+    model = Distributions(sampling)
     chance = random.Random(1)
     generator = torch.Generator().manual_seed(1)
     counts: Counter[Prefix] = Counter()
     for _ in range(runs):
         uniforms = torch.rand(4 * LENGTH, generator=generator)
-        said: Prefix = ()
-        while len(said) < LENGTH:
-            proposal, texts = draft(laws, said, chance)
-            logits = torch.stack([laws.logits[text] for text in texts])
-            said += rule(proposal, logits, sampling, uniforms[len(said) :], generator).tokens
-        counts[said[:LENGTH]] += 1
+        emitted: Prefix = ()
+        while len(emitted) < LENGTH:
+            proposal, texts = draft(model, emitted, chance)
+            logits = torch.stack([model.logits[text] for text in texts])
+            emitted += rule(proposal, logits, sampling, uniforms[len(emitted) :], generator).tokens
+        counts[emitted[:LENGTH]] += 1
     return counts
 
 
 def pvalue(draft: Draft, sampling: Sampling, rule: Keep, runs: int = RUNS) -> float:
-    """Chi-square of what is emitted in many runs against the target's own law."""
+    """Test the texts of many runs against the target's own distribution (chi-square)."""
     counts = outputs(draft, sampling, rule, runs)
-    law = {text: p for text, p in Laws(sampling).joint().items() if p > 0}
-    assert counts.keys() <= law.keys(), "something was said that the target never says"
-    # Cells too rare for the chi-square are counted as one.
-    common = [text for text, p in law.items() if p * runs >= 5]
-    seen = [counts[text] for text in common]
-    due = [law[text] * runs for text in common]
-    rest = runs - sum(due)
+    joint = {text: p for text, p in Distributions(sampling).joint().items() if p > 0}
+    assert counts.keys() <= joint.keys(), "a text was emitted that the target never emits"
+    # Texts that are too rare for the chi-square test are counted together.
+    common = [text for text, p in joint.items() if p * runs >= 5]
+    observed = [counts[text] for text in common]
+    expected = [joint[text] * runs for text in common]
+    rest = runs - sum(expected)
     if rest > 1e-6 * runs:
-        seen.append(runs - sum(seen))
-        due.append(rest)
-    scale = runs / sum(due)
-    return float(stats.chisquare(seen, [x * scale for x in due]).pvalue)
+        observed.append(runs - sum(observed))
+        expected.append(rest)
+    scale = runs / sum(expected)
+    return float(stats.chisquare(observed, [x * scale for x in expected]).pvalue)
