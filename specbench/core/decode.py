@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from specbench.core.drafter import Drafter, DraftSession, NullProbe, Probe, Request
 from specbench.core.proposal import Proposal
@@ -176,22 +177,7 @@ class Decoding:
 
 
 def generate(
-    target: Target,
-    drafter: Drafter,
-    prompt: list[int],
-    max_new_tokens: int,
-    *,
-    sampling: Sampling | None = None,
-    seed: int = 0,
-    stop_ids: frozenset[int] | None = None,
+    target: Target, drafter: Drafter, prompt: list[int], max_new_tokens: int, **settings: Any
 ) -> Output:
     """Decode one sequence with a bound drafter, without measuring; see `Decoding`."""
-    return Decoding(
-        target,
-        drafter,
-        prompt,
-        max_new_tokens,
-        sampling=sampling,
-        seed=seed,
-        stop_ids=stop_ids,
-    ).run()
+    return Decoding(target, drafter, prompt, max_new_tokens, **settings).run()
