@@ -20,6 +20,7 @@ from specbench.drafting.proposals import (
     draw_candidates,
     drawn,
     merge_chains,
+    rule_of,
     with_candidates,
 )
 from specbench.errors import UserError
@@ -52,6 +53,7 @@ __all__ = [
     "drawn",
     "merge_chains",
     "probabilities",
+    "rule_of",
     "seeded_generator",
     "with_candidates",
 ]

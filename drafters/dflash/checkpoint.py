@@ -21,7 +21,7 @@ _JOINED = {
 
 
 def load_config(folder: Path) -> DFlashConfig:
-    """config.json of a folder, as data.
+    """Read config.json of a folder, as data.
 
     Raises:
         UserError: it is missing, no JSON object, or not z-lab's layout.
@@ -32,7 +32,7 @@ def load_config(folder: Path) -> DFlashConfig:
 def load_model(
     folder: Path, config: DFlashConfig, device: torch.device, dtype: torch.dtype
 ) -> DFlashModel:
-    """The weights of a folder, all of them and no others, in ``dtype`` on ``device``.
+    """Load the weights of a folder, all of them and no others, in ``dtype`` on ``device``.
 
     Raises:
         UserError: names every tensor that is missing, unknown or of the wrong shape.
@@ -67,7 +67,7 @@ def save_model(model: DFlashModel, folder: Path, dtype: torch.dtype) -> None:
 
 
 def part_names(parameter: str) -> tuple[str, ...]:
-    """The checkpoint's tensors that make up one parameter of `DFlashModel`, in order."""
+    """Return the names of the checkpoint's tensors that make up a parameter, in order."""
     for joined, parts in _JOINED.items():
         if joined in parameter:
             return tuple(parameter.replace(joined, part) for part in parts)
@@ -90,7 +90,7 @@ def _part_shapes(
 
 
 def _shapes(model: DFlashModel, config: DFlashConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor a checkpoint of this config holds."""
+    """Return the shapes of all tensors that a checkpoint of this config holds."""
     return {
         part: shape
         for name, parameter in model.named_parameters()

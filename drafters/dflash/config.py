@@ -1,4 +1,4 @@
-"""config.json of a DFlash draft in the z-lab layout, read as data; other layouts are refused."""
+"""Read config.json of a DFlash draft in the z-lab layout, as data; refuse other layouts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _UNKNOWN_TO_US = {"causal", "logit_scale", "is_neox_style", "use_swa", "swa_wind
 
 @dataclass(frozen=True)
 class DFlashConfig:
-    """What a draft's forward depends on.
+    """The settings that a draft's forward depends on.
 
     Attributes:
         layers, hidden, intermediate, heads, kv_heads, head_dim, eps: the draft's transformer.
         vocab_size: the target's.
         block_size: rows of a block, the anchor included.
-        mask_token_id: the id whose embedding fills every row of a block but the first.
-        target_layer_ids: 0-based target decoder layers whose output it reads.
-        windows: each layer's sliding window, None where it sees the whole context.
-        causal: whether a row of the layer's block sees only itself and the rows before it.
+        mask_token_id: the id whose embedding fills every row of a block except the first.
+        target_layer_ids: 0-based target decoder layers whose output the draft reads.
+        windows: each layer's sliding window; None where it sees the whole context.
+        causal: for each layer, whether a row of a block sees only itself and the rows before it.
         rope: transformers' ``rope_parameters``.
         num_target_layers: the target's depth, or None where the file does not say.
         embedding_scale: factor on the raw rows of the target's embedding.
@@ -81,19 +81,19 @@ class DFlashConfig:
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """The boundaries it reads: the output of decoder layer t is boundary t + 1."""
+        """The boundaries that the draft reads: decoder layer t's output is boundary t + 1."""
         return tuple(t + 1 for t in self.target_layer_ids)
 
 
 def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
-    """The reference's taps where the file names none: ``count`` ids spread over 1 .. N - 3."""
+    """Return the reference's taps for a file without any: ``count`` ids spread over 1 .. N - 3."""
     if count == 1:
         return (target_layers // 2,)
     return tuple(round(1 + i * (target_layers - 4) / (count - 1)) for i in range(count))
 
 
 def parse_config(raw: Mapping[str, Any], where: str) -> DFlashConfig:
-    """The settings of a config.json, whichever of the known places they stand in.
+    """Parse the settings of a config.json, from whichever of the known places holds them.
 
     Args:
         raw: the parsed file.
@@ -133,7 +133,7 @@ def parse_config(raw: Mapping[str, Any], where: str) -> DFlashConfig:
 
 
 def refuse_foreign(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse what is not the z-lab layout, or holds a setting that would be ignored.
+    """Refuse any other layout than z-lab's, and settings that would be ignored.
 
     Raises:
         UserError: names the layout or the keys.
@@ -148,7 +148,7 @@ def refuse_foreign(raw: Mapping[str, Any], where: str) -> None:
         raise UserError(
             f"The draft {where} is a {' / '.join(sorted(layouts))} checkpoint "
             f"({', '.join([*found, *architectures])}), which specbench cannot run yet: its labels, "
-            "taps or heads differ from z-lab's, so reading it as one would only look right.",
+            "taps or heads differ from z-lab's, so a run with it would be wrong without a warning.",
             "Give a draft in the z-lab layout (architecture DFlashDraftModel).",
         )
     if ARCHITECTURE not in architectures:
@@ -159,8 +159,8 @@ def refuse_foreign(raw: Mapping[str, Any], where: str) -> None:
     unknown = sorted(set(nested) - DRAFT_KEYS) + sorted(_UNKNOWN_TO_US & present - set(nested))
     if unknown:
         raise UserError(
-            f"The draft {where} sets {', '.join(unknown)}, whose meaning is not known here; known "
-            f"in dflash_config are {', '.join(sorted(DRAFT_KEYS))}."
+            f"The draft {where} sets {', '.join(unknown)}, whose meaning is unknown; the known "
+            f"keys of dflash_config are {', '.join(sorted(DRAFT_KEYS))}."
         )
     fixed = {"hidden_act": "silu", "attention_bias": False}
     wrong = {k: raw[k] for k, v in fixed.items() if k in raw and raw[k] != v}
@@ -178,7 +178,7 @@ def _layer_ids(read: ConfigReader, layers: int) -> tuple[int, ...]:
 
 
 def _windows(read: ConfigReader, layers: int) -> tuple[tuple[int | None, ...], list[str]]:
-    """Window and kind of each layer; without layer_types Qwen3's own rule."""
+    """Return each layer's window and kind; without layer_types by Qwen3's own rule."""
     window = read.optional("sliding_window", int)
     used = read.flag("use_sliding_window", False)
     kinds = read.value("layer_types")
@@ -195,13 +195,13 @@ def _windows(read: ConfigReader, layers: int) -> tuple[tuple[int | None, ...], l
         raise read.error(
             "layer_types",
             "names sliding layers, but sliding_window is not set together with use_sliding_window "
-            "true, so it is open whether they have a window",
+            "true, so it is unclear whether they have a window",
         )
     return tuple(window if kind == "sliding_attention" else None for kind in kinds), list(kinds)
 
 
 def dump_config(config: DFlashConfig, dtype: str) -> dict[str, Any]:
-    """config.json of a draft, in the newer key places; `parse_config` reads it back.
+    """Make config.json of a draft, with keys in the newer places; `parse_config` reads it back.
 
     Raises:
         ValueError: windows or causality that one file cannot express.
@@ -243,7 +243,7 @@ def dump_config(config: DFlashConfig, dtype: str) -> dict[str, Any]:
 
 
 def _shared(config: DFlashConfig) -> bool | None:
-    """``is_causal`` of the file: None where every layer has its kind's default."""
+    """Return the file's ``is_causal``: None where every layer has the default of its kind."""
     if all(c == (w is not None) for c, w in zip(config.causal, config.windows, strict=True)):
         return None
     return bool(_only(set(config.causal)))

@@ -14,8 +14,6 @@ from drafters.dflash.config import DFlashConfig
 from drafters.dflash.options import DFlashOptions
 from specbench.api import (
     REJECT,
-    SELECT,
-    WALK,
     AdaptiveLength,
     Commit,
     Drafter,
@@ -26,6 +24,7 @@ from specbench.api import (
     TargetView,
     UserError,
     drawn,
+    rule_of,
     seeded_generator,
     with_candidates,
 )
@@ -42,9 +41,7 @@ class DFlash(Drafter):
 
     @property
     def rule(self) -> Rule:
-        if self.options.candidates > 1:
-            return SELECT
-        return REJECT if self.options.sample else WALK
+        return rule_of(self.options.sample, self.options.candidates)
 
     @property
     def details(self) -> dict[str, Any]:

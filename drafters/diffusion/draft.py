@@ -15,9 +15,6 @@ from drafters.diffusion.prefix import Prefix
 from drafters.diffusion.sampling import ORDERS, Ranked, denoise
 from drafters.diffusion.vocabulary import match
 from specbench.api import (
-    REJECT,
-    SELECT,
-    WALK,
     Commit,
     Drafter,
     DraftSession,
@@ -27,6 +24,7 @@ from specbench.api import (
     Sampling,
     TargetView,
     drawn,
+    rule_of,
     seeded_generator,
     with_candidates,
 )
@@ -66,9 +64,7 @@ class Diffusion(Drafter):
 
     @property
     def rule(self) -> Rule:
-        if self.plan.candidates > 1:
-            return SELECT
-        return REJECT if self.plan.sample else WALK
+        return rule_of(self.plan.sample, self.plan.candidates)
 
     @property
     def details(self) -> dict[str, Any]:

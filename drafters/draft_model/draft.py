@@ -9,8 +9,6 @@ from torch import Tensor
 
 from drafters.draft_model.options import DraftModelOptions
 from specbench.api import (
-    REJECT,
-    WALK,
     Commit,
     Drafter,
     DraftSession,
@@ -24,6 +22,7 @@ from specbench.api import (
     all_finite,
     draw,
     probabilities,
+    rule_of,
     seeded_generator,
 )
 from specbench.drafting.kv import cache_buffers
@@ -38,7 +37,7 @@ class DraftModel(Drafter):
 
     @property
     def rule(self) -> Rule:
-        return REJECT if self.options.sample else WALK
+        return rule_of(self.options.sample)
 
     def bind(self, target: TargetView) -> None:
         """Load the draft on the target's device and in its dtype, and compare vocabularies.

@@ -8,7 +8,7 @@ from drafters.eagle.base import Eagle
 from drafters.eagle.options import Eagle1Options, Eagle2Options, Eagle3Options
 from drafters.eagle.session import ChainSession, FixedSession, TreeSession
 from drafters.eagle.tree import FIXED_TREE
-from specbench.api import REJECT, WALK, DraftSession, Request, Rule, UserError
+from specbench.api import DraftSession, Request, Rule, UserError, rule_of
 
 
 class Eagle3(Eagle):
@@ -59,7 +59,7 @@ class Eagle1(Eagle):
 
     @property
     def rule(self) -> Rule:
-        return REJECT if self.options.sample else WALK
+        return rule_of(self.options.sample)
 
     def _shape(self) -> None:
         self.width = sum(map(sum, FIXED_TREE))

@@ -24,7 +24,7 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 class StoredTensors:
-    """The tensors of a folder's safetensors files; a value is read when it is asked for.
+    """The tensors of a folder's safetensors files; a value is read when it is requested.
 
     Attributes:
         shapes: of every tensor, by name.
@@ -37,7 +37,7 @@ class StoredTensors:
         }
 
     def read(self, name: str) -> Tensor:
-        """One tensor, on the CPU, in the dtype it was stored in."""
+        """Read one tensor to the CPU, in its stored dtype."""
         value: Tensor = self._files[name].get_tensor(name)
         return value
 
@@ -76,7 +76,7 @@ def find_checkpoint(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder, as data.
+    """Read config.json of a folder, as data.
 
     Raises:
         UserError: it is missing or no JSON object.
@@ -98,8 +98,8 @@ class ConfigReader:
     """Typed access to the settings of a draft.
 
     Attributes:
-        parts: mappings of a config.json that may hold them; of those that have a key, and not null,
-            the first is right.
+        parts: mappings of a config.json that may hold them; the first that has a key, not null,
+            counts.
         where: its path or hub id, for messages.
     """
 
@@ -107,11 +107,11 @@ class ConfigReader:
     where: str
 
     def value(self, key: str) -> Any:
-        """As it stands in the file; None where it is missing or null."""
+        """Return a value as it is in the file; None where it is missing or null."""
         return next((part[key] for part in self.parts if part.get(key) is not None), None)
 
     def optional(self, key: str, kind: type[T]) -> T | None:
-        """The value or None.
+        """Return a value or None.
 
         Raises:
             UserError: it is of another type.
@@ -122,7 +122,7 @@ class ConfigReader:
         return found
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number; without a default it must be there."""
+        """Return a whole number; without a default the key is required."""
         found = self.optional(key, int)
         found = default if found is None else found
         if found is None:
@@ -132,7 +132,7 @@ class ConfigReader:
         return found
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number; without a default it must be there."""
+        """Return a number; without a default the key is required."""
         found = self.value(key)
         found = default if found is None else found
         if found is None:
@@ -142,15 +142,15 @@ class ConfigReader:
         return float(found)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Return true or false."""
         found = self.optional(key, bool)
         return default if found is None else found
 
     def rope(self, theta: float | None = None) -> dict[str, Any]:
-        """``rope_parameters``, or the same from the older rope_theta and rope_scaling.
+        """Return ``rope_parameters``, or the same made from the older rope_theta and rope_scaling.
 
         Args:
-            theta: the base where the file names none; None refuses such a file.
+            theta: the base for a file that names none; None refuses such a file.
         """
         rope = dict(self.value("rope_parameters") or self.value("rope_scaling") or {})
         kind = rope.pop("type", None)
@@ -164,13 +164,13 @@ class ConfigReader:
         return rope
 
     def error(self, key: str, fault: str) -> UserError:
-        """What is wrong with a setting, and where."""
+        """Make the error that says what is wrong with a setting, and where."""
         return UserError(f"{key} in config.json of {self.where} {fault}.")
 
 
 @contextmanager
 def open_tensors(folder: Path) -> Iterator[StoredTensors]:
-    """All safetensors files of a folder as one set of tensors, open inside the block.
+    """Open all safetensors files of a folder as one set of tensors, for the ``with`` block.
 
     Raises:
         UserError: no such file, one that is not safetensors, or a tensor that is in two.
@@ -196,10 +196,10 @@ def open_tensors(folder: Path) -> Iterator[StoredTensors]:
 def check_shapes(
     found: Mapping[str, Shape], wanted: Mapping[str, Shape], folder: Path, kind: str
 ) -> None:
-    """Whether a folder holds the wanted tensors and no others.
+    """Check that a folder holds the wanted tensors and no others.
 
     Args:
-        kind: of draft, for the message: "a DFlash draft".
+        kind: the kind of draft, for the message: "a DFlash draft".
 
     Raises:
         UserError: names every tensor that is missing, unknown or of another shape.

@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from specbench.core.proposal import Proposal
+from specbench.core.rules import REJECT, SELECT, WALK, Rule
 from specbench.core.sampling import Sampling, draw, probabilities
+
+
+def rule_of(sample: bool, candidates: int = 1) -> Rule:
+    """Return the rule for what this module makes: merged candidates, drawn or one-hot tokens."""
+    if candidates > 1:
+        return SELECT
+    return REJECT if sample else WALK
 
 
 def all_finite(peaks: Tensor) -> Tensor:
