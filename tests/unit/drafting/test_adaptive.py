@@ -57,3 +57,14 @@ def test_tokens_before_the_first_stop(tokens: list[int], count: int) -> None:
     draft = torch.tensor(tokens, dtype=torch.long)
     assert int(before_stop(draft, torch.tensor([2, 3]))) == count
     assert int(before_stop(draft, torch.tensor([], dtype=torch.long))) == len(tokens)
+
+
+def test_a_draft_counts_once_when_it_is_committed() -> None:
+    told, counted = AdaptiveLength(2, 12, 3), AdaptiveLength(2, 12, 3)
+    stops = torch.tensor([9])
+    for draft, accepted in (([1, 2, 3, 9, 9], 2), ([1] * 5, 5), ([9, 1], 0)):
+        told.drafted(torch.tensor(draft), stops)
+        told.committed(accepted)
+        told.committed(accepted)  # Nothing was drafted since.
+        counted.update([*draft, 9].index(9), accepted)
+        assert told.length == counted.length
