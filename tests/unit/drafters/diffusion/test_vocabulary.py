@@ -160,6 +160,7 @@ def test_dreams_tokenizer_is_loaded_without_its_code(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     found = load_tokenizer(str(tmp_path))
     assert found.get_vocab()["ab"] == 2
+    (tmp_path / "nothing").mkdir()
     assert load_tokenizer(str(tmp_path / "nothing")) is None
 
 
