@@ -11,7 +11,8 @@ from torch import Tensor, nn
 def capture(layers: nn.ModuleList, boundaries: Iterable[int]) -> Iterator[dict[int, Tensor]]:
     """Collect hidden states ``[b, n, hidden]`` by boundary from the forward inside the block.
 
-    Boundary 0 is the input of the first layer, i the residual stream after i layers.
+    Boundary 0 is the input of the first layer, and boundary i is the residual stream after i
+    layers.
     """
     captured: dict[int, Tensor] = {}
 
