@@ -1,8 +1,8 @@
-"""Options where there are none; without torch, so that they can be listed at once."""
+"""The options of a drafter that has none; this module does not import torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """No settings."""
+    """A drafter without settings."""

@@ -34,7 +34,7 @@ from specbench.run.arms import DrafterArm
 from specbench.run.turns import Asking
 
 SCHEMA = 2
-"""Of `to_json`; in schema 1 the verdict "inconclusive" was called "no power"."""
+"""Schema of `to_json`; in schema 1 the verdict "inconclusive" was "no power"."""
 
 SUITE = "smoke"
 """The suite whose shortest prompts are answered."""
@@ -120,12 +120,12 @@ class DistributionTest:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is drawn.
+    """The size of a test.
 
     Attributes:
-        samples: answers per test; four times as many detect half the deviation.
+        samples: number of answers per test; four times as many detect half the deviation.
         tokens: emitted tokens per answer.
-        prompts: the shortest prompts of `SUITE` that are answered in turn.
+        prompts: number of the shortest prompts of `SUITE` that are used in turn.
     """
 
     samples: int
@@ -135,7 +135,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Finding:
-    """The test of one drafter beside its control."""
+    """The test of one drafter and its control."""
 
     cell: Cell
     test: DistributionTest
@@ -143,7 +143,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """`PASSED`, `FAILED`, or `INCONCLUSIVE` where the control passes as well."""
+        """`PASSED`, `FAILED`, or `INCONCLUSIVE` if the control passes too."""
         if not self.test.passed:
             return FAILED
         return INCONCLUSIVE if self.control.passed else PASSED
@@ -159,7 +159,10 @@ def examine(
     """Test a drafter under its own rule and under `CONTROL`, on the same prompts and seeds.
 
     Args:
-        plan: of `SUITE`, with the sampling to test at.
+        plan: plan with `SUITE` and the sampling of the test.
+        target: the model.
+        arm: the drafter to test.
+        effort: size of the test.
         tell: called after every answer, twice ``effort.samples`` times in all.
 
     Raises:
@@ -186,7 +189,7 @@ def examine(
 
 
 def to_json(findings: Sequence[Finding], effort: Effort, seed: int) -> str:
-    """The findings as a JSON document."""
+    """Convert findings to a JSON document."""
     results = [
         {"verdict": finding.verdict, "threshold": finding.test.threshold, **asdict(finding)}
         for finding in findings

@@ -1,4 +1,4 @@
-"""How much of a plan its run folder already answers, and how long the rest may take."""
+"""Which answers of a plan its run folder already holds, and how long the rest may take."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from specbench.records.store import HELD
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one arm is on one suite.
+    """The progress of one arm on one suite.
 
     Attributes:
-        answers: what it has answered, by prompt id and turn; failed answers count.
-        seconds: of one answer, the mean over those of the same arm on the same suite, else over
-            all of the same drafter in the folder; None where there are none.
+        arm: the arm.
+        suite: the suite.
+        answers: the stored samples by prompt id and turn; failed ones count.
+        seconds: mean seconds per answer of this arm on this suite, or else of the same drafter in
+            the whole folder; None if there is no answer.
     """
 
     arm: PlannedArm
@@ -30,40 +32,40 @@ class Progress:
 
     @property
     def missing(self) -> int:
-        """Answers that are not there yet."""
+        """Number of answers that are missing."""
         return sum(len(prompt.turns) for prompt in self.suite.prompts) - len(self.answers)
 
     @property
     def seconds_left(self) -> float | None:
-        """About how long the missing answers take; None where that is unknown."""
+        """Estimated seconds for the missing answers; None if unknown."""
         if not self.missing:
             return 0.0
         return None if self.seconds is None else self.missing * self.seconds
 
     def has(self, prompt: Prompt) -> bool:
-        """Whether every turn of a prompt is answered."""
+        """Return whether every turn of a prompt is answered."""
         return all((prompt.id, turn) in self.answers for turn in range(1, len(prompt.turns) + 1))
 
 
 def progress(plan: Plan, folder: Path) -> list[Progress]:
-    """Every arm on every suite, suite by suite; nothing is loaded and nothing is changed.
+    """Return the progress of every arm on every suite; nothing is loaded or changed.
 
     Raises:
         UserError: the folder's records cannot be read.
     """
     cells, samples = _stored(folder)
-    found = []
+    parts = []
     for suite in plan.suites:
         for arm in plan.arms:
             own = {cell.id for cell in cells if _is(cell, plan, arm, suite)}
             same = {cell.id for cell in cells if cell.drafter == arm.name}
             answers = [sample for sample in samples if sample.cell in own]
-            known = _mean(answers)
-            if known is None:
-                known = _mean([sample for sample in samples if sample.cell in same])
+            seconds = _mean(answers)
+            if seconds is None:
+                seconds = _mean([sample for sample in samples if sample.cell in same])
             by_turn = {(sample.sample, sample.turn): sample for sample in answers}
-            found.append(Progress(arm, suite, by_turn, known))
-    return found
+            parts.append(Progress(arm, suite, by_turn, seconds))
+    return parts
 
 
 def _stored(folder: Path) -> tuple[list[Cell], list[Sample]]:
@@ -74,7 +76,7 @@ def _stored(folder: Path) -> tuple[list[Cell], list[Sample]]:
 
 
 def _is(cell: Cell, plan: Plan, arm: PlannedArm, suite: Suite) -> bool:
-    """Whether a stored cell is that of an arm on a suite, as far as a plan can tell."""
+    """Return whether a stored cell is the arm's cell on a suite, as far as a plan can tell."""
     wanted = {
         "drafter": arm.name,
         "options": json.loads(json.dumps(asdict(arm.options))),
@@ -93,7 +95,7 @@ def _is(cell: Cell, plan: Plan, arm: PlannedArm, suite: Suite) -> bool:
 
 
 def _mean(samples: list[Sample]) -> float | None:
-    """Mean seconds of the answers that did not fail, or None without any."""
+    """Return the mean seconds of the answers that did not fail, or None if all failed."""
     times = ((s.prefill_seconds, s.decode_seconds) for s in samples if s.status == "ok")
     seconds = [(prefill or 0.0) + (decode or 0.0) for prefill, decode in times]
     return fmean(seconds) if seconds else None

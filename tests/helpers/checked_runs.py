@@ -1,4 +1,4 @@
-"""Runs that differ by a known amount, and figures of them, for tests of what compares runs."""
+"""Make runs that differ by a known amount, and findings about them, for tests of the check."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +34,10 @@ def make_run(
     machine: dict[str, Any] = MACHINE,
     prompts: int = 64,
 ) -> Path:
-    """A run whose rounds accept each of 7 tokens with ``rate`` times the prompt's own ease.
+    """Write a run whose rounds accept each of 7 tokens with ``rate`` times the prompt's ease.
 
-    What is easy is the prompt's, the same in every run; ``noise`` is the clock's, another one in
-    every run.
+    The ease of a prompt is the same in every run. The clock has relative ``noise``, which differs
+    between runs.
     """
     ease = np.random.default_rng(7).uniform(0.85, 1.1, 64)
     luck = np.random.default_rng(11).random((64, 20, 7))
@@ -62,13 +62,13 @@ def make_run(
 
 
 TRUE, WORSE = 0.7, 0.678
-"""Chance that a drafted token is right; AAL is 5 % less at the second."""
+"""Probability that a drafted token is right; AAL is 5 % lower with WORSE."""
 
 
 def compared(rng: np.random.Generator, rate: float, prompts: int = 64) -> Finding:
-    """AAL of two drafts, one of them accepted at ``rate``, on prompts of 40 rounds.
+    """Compare the AAL of two drafts on prompts of 40 rounds; one has the acceptance ``rate``.
 
-    What is easy is the prompt's; of two drafts' tokens every fifth is right or wrong on its own.
+    The ease of a prompt is common to both drafts; one fifth of their tokens is independent.
     """
     ease = rng.uniform(0.85, 1.1, prompts)[:, None, None]
     luck = rng.random((prompts, 40, 7))
@@ -82,7 +82,7 @@ def compared(rng: np.random.Generator, rate: float, prompts: int = 64) -> Findin
 
 
 def timed(rng: np.random.Generator, slower: float, prompts: int, noise: float = 0.08) -> Finding:
-    """Tokens per second of two runs, one ``slower`` by a factor, with a noisy clock."""
+    """Compare the speed of two runs with a noisy clock; one is ``slower`` by a factor."""
     tokens = np.exp(rng.normal(5, 0.7, prompts)).round()
     after, before = (
         np.column_stack([tokens, factor * tokens * np.exp(rng.normal(0, noise, prompts))])
@@ -92,7 +92,7 @@ def timed(rng: np.random.Generator, slower: float, prompts: int, noise: float = 
 
 
 def finding(after: Array, before: Array) -> Finding:
-    """The finding about a ratio of the two columns in two runs, as yet without a verdict."""
+    """Make the finding about the ratio of two columns in two runs, without a verdict."""
 
     def figure(sums: Array) -> Array:
         return sums[..., :1] / sums[..., 1:]

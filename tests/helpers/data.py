@@ -12,7 +12,7 @@ DATA = Path(os.environ.get("SPECBENCH_DATA") or ROOT / "../shared/data")
 
 
 def require_rows(card: Card) -> Path | None:
-    """The data folder of a suite, or None for an embedded one; skip the test without the rows."""
+    """Return the data folder of a suite, or None if it is embedded; skip the test without data."""
     if card.embedded is not None:
         return None
     if not any((DATA / name).is_file() for name in card.files):

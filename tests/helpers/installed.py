@@ -1,4 +1,4 @@
-"""Drafters of a test file, installed for a test."""
+"""Register the drafters of a test file for one test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specbench.inputs import registry
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *kinds: type[Drafter]) -> None:
-    """Let the drafters be announced beside those that are."""
+    """Add the drafters to the registered ones."""
     ours = [
         EntryPoint(kind.name, f"{kind.__module__}:{kind.__name__}", registry.DRAFTERS)
         for kind in kinds

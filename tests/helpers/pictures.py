@@ -1,4 +1,4 @@
-"""Texts of a picture once it is drawn: which cover one another, which lie outside."""
+"""Find texts of a drawn picture that overlap, and texts that are outside of it."""
 
 from itertools import combinations
 
@@ -9,7 +9,7 @@ from matplotlib.transforms import Bbox
 
 
 def text_boxes(figure: Figure) -> list[tuple[str, Bbox]]:
-    """Every text that is seen once drawn, with its place in pixels."""
+    """Draw the figure, and return every visible text with its box in pixels."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     hidden = {
@@ -30,13 +30,13 @@ def text_boxes(figure: Figure) -> list[tuple[str, Bbox]]:
 
 
 def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that cover one another once drawn."""
+    """Draw the figure, and return the pairs of texts that overlap."""
     boxes = [(text, box.padded(-1)) for text, box in text_boxes(figure)]
     return [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
 
 
 def outside(figure: Figure) -> list[str]:
-    """Texts that lie in part outside the picture."""
+    """Draw the figure, and return the texts that are partly outside of it."""
     frame = figure.bbox.padded(1)
     return [
         text

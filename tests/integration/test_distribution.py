@@ -28,18 +28,18 @@ def examine(patch: pytest.MonkeyPatch, target: Path, *arguments: object) -> int:
     return code
 
 
-def test_a_draft_that_is_judged_rightly_passes(
+def test_a_drafter_with_an_exact_rule_passes(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A wrong draft half of the time: taken at face value it shows."""
+    """Half of the drafts are wrong, so the control fails."""
     out = tmp_path / "distribution.json"
     drafter = ("--drafter", "oracle[rate=0.5,tokens=2]")
     assert examine(monkeypatch, target, *drafter, "--output", out) == 0
-    told = capsys.readouterr().out
-    assert "passed: no p below 0.005" in told
-    found = json.loads(out.read_text())
-    (result,) = found["results"]
-    assert (found["schema"], found["samples"], result["verdict"]) == (2, 120, "passed")
+    printed = capsys.readouterr().out
+    assert "passed: no p below 0.005" in printed
+    document = json.loads(out.read_text())
+    (result,) = document["results"]
+    assert (document["schema"], document["samples"], result["verdict"]) == (2, 120, "passed")
     assert result["cell"]["options"]["rate"] == 0.5
     assert [p["position"] for p in result["test"]["positions"]] == [1, 2]
     assert result["control"]["rule"] == "face-value"
@@ -54,7 +54,7 @@ def generous(
     uniforms: torch.Tensor,
     generator: torch.Generator,
 ) -> Kept:
-    """Sharpens the target."""
+    """Apply `reject` with a sharpened target distribution."""
     return reject(proposal, 3 * logits, sampling, uniforms, generator)
 
 
@@ -67,10 +67,10 @@ def test_a_rule_that_changes_the_distribution_fails(
     assert "FAILED" in capsys.readouterr().out
 
 
-def test_a_test_that_finds_nothing_says_so(
+def test_a_test_whose_control_passes_is_inconclusive(
     target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """A drafter that drafts nothing: there is nothing to take at face value."""
+    """The drafter drafts nothing, so the control is plain sampling."""
     assert (
         examine(monkeypatch, target, "--drafter", "prompt-lookup[min_ngram=50,max_ngram=50]") == 3
     )
@@ -80,7 +80,7 @@ def test_a_test_that_finds_nothing_says_so(
 def test_of_several_configurations_the_worst_counts(
     target: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """One that fails is not hidden by one that shows nothing."""
+    """A failed test is not hidden by an inconclusive one."""
     verdicts = {2: "failed", 1: "inconclusive"}
     monkeypatch.setattr(
         "specbench.run.distribution.Finding.verdict",

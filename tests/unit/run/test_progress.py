@@ -1,4 +1,4 @@
-"""How much of a plan is answered, from records alone."""
+"""Progress of a plan, from records alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.helpers.run_records import BASELINE, LOOKUP, answer, write
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    """Two suites of two prompts, by the baseline and two settings of one drafter."""
+    """Make a plan of two suites with two prompts, the baseline and two drafter configurations."""
     for name in ("first", "second"):
         (tmp_path / f"{name}.jsonl").write_text(
             '{"id": "p", "turns": ["one", "two"]}\n{"id": "q", "turns": ["three"]}\n'
@@ -29,7 +29,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def cell(plan: Plan, arm: PlannedArm, suite: Suite) -> Cell:
-    """The cell that a run of ``plan`` records."""
+    """Return the cell that a run of ``plan`` records."""
     return replace(
         BASELINE if arm.name == "autoregressive" else LOOKUP,
         target=ModelId(plan.target, sha256="0"),
@@ -45,7 +45,7 @@ def cells(plan: Plan) -> list[Cell]:
     return [cell(plan, arm, suite) for suite in plan.suites for arm in plan.arms]
 
 
-def test_nothing_is_answered_in_a_folder_that_is_not_there(plan: Plan, tmp_path: Path) -> None:
+def test_nothing_is_answered_in_a_missing_folder(plan: Plan, tmp_path: Path) -> None:
     parts = progress(plan, tmp_path / "run")
     assert [(part.suite.name, part.arm.label) for part in parts] == [
         (f"{suite}.jsonl", drafter)
@@ -57,10 +57,12 @@ def test_nothing_is_answered_in_a_folder_that_is_not_there(plan: Plan, tmp_path:
     }
 
 
-def test_answers_are_counted_and_their_seconds_tell_the_rest(plan: Plan, tmp_path: Path) -> None:
+def test_answers_are_counted_and_their_seconds_give_the_estimate(
+    plan: Plan, tmp_path: Path
+) -> None:
     base, small, *_ = known = cells(plan)
     samples = [
-        answer(base, "p", 2, 1.0),  # Each takes a second for its prefill.
+        answer(base, "p", 2, 1.0),  # The prefill of each answer takes another second.
         answer(base, "q", 2, 3.0),
         replace(answer(base, "p", 2, 5.0), turn=2),
         answer(small, "p", 2, 2.0),
@@ -70,7 +72,7 @@ def test_answers_are_counted_and_their_seconds_tell_the_rest(plan: Plan, tmp_pat
     first, second = (progress(plan, folder)[i : i + 3] for i in (0, 3))
     assert [len(part.answers) for part in first] == [3, 2, 0]
     assert [part.missing for part in first] == [0, 1, 3]
-    # The same cell, else the same drafter; what failed says nothing of the time.
+    # Seconds come from the same cell, else from the same drafter; failed answers have none.
     assert [part.seconds_left for part in first] == [0.0, 3.0, 9.0]
     assert [part.seconds_left for part in second] == [12.0, 9.0, 9.0]
     p, q = sorted(plan.suites[0].prompts, key=lambda prompt: prompt.id)
@@ -79,7 +81,7 @@ def test_answers_are_counted_and_their_seconds_tell_the_rest(plan: Plan, tmp_pat
     ]  # fmt: skip
 
 
-def test_answers_that_wait_for_their_baseline_count(plan: Plan, tmp_path: Path) -> None:
+def test_held_answers_count(plan: Plan, tmp_path: Path) -> None:
     known = cells(plan)
     folder = write(tmp_path / "run", known, [])
     (folder / HELD).write_text(to_line(answer(known[1], "p", 2, 1.0)))

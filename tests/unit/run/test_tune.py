@@ -1,4 +1,4 @@
-"""What a verification costs, and drafters at each depth."""
+"""Tuning: the cost of a verification, and drafters at each depth."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def target() -> Target:
     return tiny_target()
 
 
-def test_the_curve_leaves_the_cache_and_the_context_alone(target: Target) -> None:
+def test_the_curve_stays_within_the_context(target: Target) -> None:
     limit = target.context_limit
     assert limit is not None
     curve = tuning.verify_curve(target, rows=(1, 4), contexts=(8, limit), repeats=3)
@@ -55,7 +55,9 @@ def test_a_drafter_that_reaches_no_depth_is_refused() -> None:
         tuning.tune(plan, depths=(8, 16))
 
 
-def test_it_is_not_measured_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_is_refused_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(tuning, "tune", None)
     asked = ["tune", "--drafter", "prompt-lookup", "--out", str(tmp_path / "file")]
@@ -63,7 +65,7 @@ def test_it_is_not_measured_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
-def test_it_is_written_and_read_back(tuned: Tuning, tmp_path: Path) -> None:
+def test_tuning_is_written_and_read_back(tuned: Tuning, tmp_path: Path) -> None:
     assert costs.load_tuning(tmp_path) is None
     path = tmp_path / costs.TUNING
     path.write_text(costs.to_json(tuned))
