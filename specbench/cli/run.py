@@ -103,12 +103,12 @@ def run(
 def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool) -> "Outcome":
     from rich.console import Console
 
-    from specbench.cli.live import display
+    from specbench.cli.live import Display
     from specbench.run.runner import run as run_plan
 
     command = shlex.join(["specbench", *sys.argv[1:]])
     try:
-        with terminable(), display(Console()) as observer:
+        with terminable(), Display(Console()) as observer:
             return run_plan(plan, folder, command, observer, retry_failed=retry_failed, trace=trace)
     except KeyboardInterrupt as stop:
         for line in _stopped(plan, folder, command):
