@@ -130,6 +130,21 @@ class Plan:
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", Path(self.target).name).strip("-.")
         return f"{slug}-{digest[:8]}"
 
+    def cell_settings(self, arm: PlannedArm, suite: Suite) -> dict[str, Any]:
+        """The settings of an arm's cell on a suite that are known before anything is loaded."""
+        return {
+            "drafter": arm.name,
+            "options": asdict(arm.options),
+            "suite": suite.name,
+            "suite_hash": suite.sha256,
+            "sample_ids": tuple(prompt.id for prompt in suite.prompts),
+            **asdict(self.sampling),
+            "max_new_tokens": suite.max_new_tokens,
+            "seed": self.seed,
+            "device": self.device,
+            "dtype": self.dtype,
+        }
+
     @property
     def answers(self) -> int:
         """Samples the finished run holds: every turn of every prompt by every arm."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -15,7 +15,6 @@ from specbench.core.drafter import Drafter, Unbound
 from specbench.core.rules import Rule
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.drafting.options import ModelOptions
 from specbench.errors import UserError
 from specbench.inputs import chat, registry
 from specbench.inputs.devices import torch_dtype
@@ -108,9 +107,7 @@ class DrafterArm:
     def prepare(self, turn: Turn) -> None:
         """Warm up once, so that kernels, buffers and caches exist; then let a control prepare."""
         if not self.is_warm:
-            timed_answer(
-                self.target, self.drafter, turn.prompt, WARM_UP_TOKENS, sampling=self.sampling
-            )
+            self.answer(replace(turn, budget=WARM_UP_TOKENS))
             self.is_warm = True
         if self.drafter.role == "control":
             request = Decoding(
@@ -221,25 +218,15 @@ def _cell(
 ) -> Cell:
     kind: type[Drafter] = registry.load(planned.name)
     rule = drafter.rule.at(plan.sampling)
-    options = planned.options
-    revision = options.revision if isinstance(options, ModelOptions) else None
+    draft = planned.draft_model
     cell = Cell(
+        **plan.cell_settings(planned, suite),
         target=identity,
-        drafter=planned.name,
         role=kind.role,
-        options=asdict(options),
-        draft_model=model_id(planned.draft_model, revision) if planned.draft_model else None,
+        draft_model=model_id(draft, planned.options.revision) if draft else None,
         width=drafter.width,
         rule="none" if kind.role == "baseline" else rule.name,
         lossless=rule.lossless,
-        suite=suite.name,
-        suite_hash=suite.sha256,
-        sample_ids=tuple(prompt.id for prompt in suite.prompts),
-        **asdict(plan.sampling),
-        max_new_tokens=suite.max_new_tokens,
-        seed=plan.seed,
-        device=plan.device,
-        dtype=plan.dtype,
         attention=target.attention,
         template=chat.template_hash(target.tokenizer),
         thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
