@@ -68,6 +68,7 @@ def cached(name: str, revision: str | None = None, kind: str = "model") -> str |
         return None
 
 
+@cache
 def outage() -> str | None:
     """Why the hub cannot be reached, or None where it answers.
 
@@ -76,8 +77,7 @@ def outage() -> str | None:
     """
     from huggingface_hub import constants
 
-    asked_before = knock.cache_info().currsize > 0
-    if constants.HF_HUB_OFFLINE and not asked_before:
+    if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     reason = knock(constants.ENDPOINT)
     if reason is not None:
@@ -87,7 +87,6 @@ def outage() -> str | None:
     return reason
 
 
-@cache
 def knock(endpoint: str) -> str | None:
     """Connect to the hub, or to the proxy before it; None where something answers."""
     url = urlsplit(endpoint)

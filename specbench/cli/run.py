@@ -162,7 +162,7 @@ def _describe(plan: "Plan", folder: Path) -> None:
     left = [part.seconds_left for part in parts]
     times = ["unknown" if seconds is None else duration(seconds) for seconds in left]
     rows = [
-        (part.suite.name, part.arm.label, str(len(part.answers)), str(part.missing), time)
+        (part.suite.name, part.arm.label, len(part.answers), part.missing, time)
         for part, time in zip(parts, times, strict=True)
     ]
     show(("suite", "drafter", "answered", "missing", "time left"), rows)
