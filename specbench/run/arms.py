@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -110,15 +110,10 @@ class DrafterArm:
             self.answer(replace(turn, budget=WARM_UP_TOKENS))
             self.is_warm = True
         if self.drafter.role == "control":
-            request = Decoding(
-                self.target,
-                self.drafter,
-                turn.prompt,
-                turn.budget,
-                sampling=self.sampling,
-                seed=turn.seed,
-            ).request
-            self.drafter.prepare(turn.prompt, request)
+            decoding = Decoding(
+                self.target, self.drafter, turn.prompt, turn.budget, **self._settings(turn)
+            )
+            self.drafter.prepare(turn.prompt, decoding.request)
 
     def answer(self, turn: Turn) -> Answer:
         return self._answer(turn, None)
@@ -131,16 +126,14 @@ class DrafterArm:
         seconds["rest"] = max(0.0, answer.decode_seconds - sum(seconds.values()))
         return TracedAnswer(answer, seconds, joules)
 
+    def _settings(self, turn: Turn) -> dict[str, Any]:
+        """Return the settings of the `Decoding` of a turn."""
+        return {"sampling": self.sampling, "seed": turn.seed, "depth": self.depth}
+
     def _answer(self, turn: Turn, probe: PhaseProbe | None) -> Answer:
+        settings = self._settings(turn)
         return timed_answer(
-            self.target,
-            self.drafter,
-            turn.prompt,
-            turn.budget,
-            sampling=self.sampling,
-            seed=turn.seed,
-            depth=self.depth,
-            probe=probe,
+            self.target, self.drafter, turn.prompt, turn.budget, **settings, probe=probe
         )
 
 
