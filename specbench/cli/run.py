@@ -145,7 +145,6 @@ def _conclude(plan: "Plan", outcome: "Outcome", allow_broken: bool) -> int:
 def _describe(plan: "Plan", folder: Path) -> None:
     """What would be run, and what of it is already answered in its folder."""
     from specbench.cli.live import duration
-    from specbench.inputs.plan import turns
     from specbench.run.progress import progress
 
     revision = f" at {plan.revision}" if plan.revision else ""
@@ -155,7 +154,7 @@ def _describe(plan: "Plan", folder: Path) -> None:
         typer.echo(f"drafter  {arm.label}{model}")
     for suite in plan.suites:
         typer.echo(
-            f"suite    {suite.name}: {len(suite.prompts)} prompts, {turns(suite)} turns, at most "
+            f"suite    {suite.name}: {len(suite.prompts)} prompts, {suite.turns} turns, at most "
             f"{suite.max_new_tokens} new tokens each"
         )
     parts = progress(plan, folder)

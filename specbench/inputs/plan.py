@@ -148,12 +148,7 @@ class Plan:
     @property
     def answers(self) -> int:
         """Samples the finished run holds: every turn of every prompt by every arm."""
-        return sum(turns(suite) for suite in self.suites) * len(self.arms)
-
-
-def turns(suite: Suite) -> int:
-    """Turns of all prompts of ``suite``."""
-    return sum(len(prompt.turns) for prompt in suite.prompts)
+        return sum(suite.turns for suite in self.suites) * len(self.arms)
 
 
 def make_plan(settings: Settings) -> Plan:

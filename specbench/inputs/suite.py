@@ -49,6 +49,11 @@ class Suite:
     sha256: str
     max_new_tokens: int
 
+    @property
+    def turns(self) -> int:
+        """Turns of all prompts."""
+        return sum(len(prompt.turns) for prompt in self.prompts)
+
 
 _OWN_FIELDS = Fields(
     turns=("turns", "prompt", "question", "text"), id="id", category="category", first=0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -19,7 +20,6 @@ from specbench.errors import UserError
 from specbench.inputs import chat, registry
 from specbench.inputs.devices import torch_dtype
 from specbench.inputs.plan import Plan, PlannedArm
-from specbench.inputs.suite import Suite
 from specbench.records.environment import model_id
 from specbench.records.records import Cell, ModelId
 from specbench.run.measure import Answer, timed_answer
@@ -180,49 +180,43 @@ def load(plan: Plan) -> tuple[Target, list[DrafterArm]]:
 
 def _bind(plan: Plan, planned: PlannedArm, target: Target, identity: ModelId) -> DrafterArm:
     """Bind one drafter. A UserError propagates; any other error fails this drafter's cells only."""
-
-    def bound() -> Drafter:
-        drafter = planned.make()
-        if not isinstance(drafter.rule, Rule):
-            raise UserError(
-                f"The drafter {planned.name!r} hands over {drafter.rule!r} as its acceptance rule:",
-                "it must be a specbench.api.Rule, such as WALK or REJECT.",
-            )
-        drafter.bind(target.view())
-        return drafter
-
-    def unbound(error: Exception) -> Drafter:
-        if isinstance(error, UserError):
-            raise error
-        return Unbound(error)
-
-    drafter = attempt(bound, unbound)
-    cells = tuple(_cell(plan, planned, drafter, target, identity, suite) for suite in plan.suites)
-    return DrafterArm(target, drafter, cells, plan.sampling)
-
-
-def _cell(
-    plan: Plan,
-    planned: PlannedArm,
-    drafter: Drafter,
-    target: Target,
-    identity: ModelId,
-    suite: Suite,
-) -> Cell:
+    drafter = attempt(partial(_bound, planned, target), _unbound)
     kind: type[Drafter] = registry.load(planned.name)
-    rule = drafter.rule.at(plan.sampling)
-    draft = planned.draft_model
-    cell = Cell(
-        **plan.cell_settings(planned, suite),
-        target=identity,
-        role=kind.role,
-        draft_model=model_id(draft, planned.options.revision) if draft else None,
-        width=drafter.width,
-        rule="none" if kind.role == "baseline" else rule.name,
-        lossless=rule.lossless,
-        attention=target.attention,
-        template=chat.template_hash(target.tokenizer),
-        thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
-        details=drafter.details,
-    )
-    return cell.asked if isinstance(drafter, Unbound) else cell
+    rule, draft = drafter.rule.at(plan.sampling), planned.draft_model
+    draft_id = model_id(draft, planned.options.revision) if draft else None
+    cells = [
+        Cell(
+            **plan.cell_settings(planned, suite),
+            target=identity,
+            role=kind.role,
+            draft_model=draft_id,
+            width=drafter.width,
+            rule="none" if kind.role == "baseline" else rule.name,
+            lossless=rule.lossless,
+            attention=target.attention,
+            template=chat.template_hash(target.tokenizer),
+            thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
+            details=drafter.details,
+        )
+        for suite in plan.suites
+    ]
+    if isinstance(drafter, Unbound):
+        cells = [cell.asked for cell in cells]
+    return DrafterArm(target, drafter, tuple(cells), plan.sampling)
+
+
+def _bound(planned: PlannedArm, target: Target) -> Drafter:
+    drafter = planned.make()
+    if not isinstance(drafter.rule, Rule):
+        raise UserError(
+            f"The drafter {planned.name!r} hands over {drafter.rule!r} as its acceptance rule:",
+            "it must be a specbench.api.Rule, such as WALK or REJECT.",
+        )
+    drafter.bind(target.view())
+    return drafter
+
+
+def _unbound(error: Exception) -> Drafter:
+    if isinstance(error, UserError):
+        raise error
+    return Unbound(error)

@@ -31,7 +31,7 @@ class Progress:
     @property
     def missing(self) -> int:
         """Answers that are not there yet."""
-        return sum(len(prompt.turns) for prompt in self.suite.prompts) - len(self.answers)
+        return self.suite.turns - len(self.answers)
 
     @property
     def seconds_left(self) -> float | None:
