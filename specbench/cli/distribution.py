@@ -8,7 +8,7 @@ import typer
 
 from specbench.cli import options
 from specbench.cli.files import check_output, write
-from specbench.cli.process import exit_code, silence, terminable
+from specbench.cli.process import silence, terminable
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,19 +79,14 @@ def distribution(
     effort = Effort(samples, tokens, prompts)
     findings = []
     console = Console(stderr=True)
-    try:
-        with terminable():
-            loaded, arms = load(plan)
-            for arm in arms[1:]:
-                with Progress(
-                    console=console, disable=not console.is_terminal, transient=True
-                ) as bar:
-                    task = bar.add_task(arm.cells[0].drafter, total=2 * samples)
-                    tell = partial(bar.advance, task)
-                    findings.append(examine(plan, loaded, arm, effort, tell))
-                _print(findings[-1])
-    except KeyboardInterrupt as stop:
-        raise typer.Exit(exit_code(stop)) from None
+    with terminable():
+        loaded, arms = load(plan)
+        for arm in arms[1:]:
+            with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+                task = bar.add_task(arm.cells[0].drafter, total=2 * samples)
+                tell = partial(bar.advance, task)
+                findings.append(examine(plan, loaded, arm, effort, tell))
+            _print(findings[-1])
     if output is not None:
         write(output, to_json(findings, effort, seed))
     verdicts = {finding.verdict for finding in findings}

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from specbench.cli import options
 from specbench.cli.files import RESULTS
 from specbench.cli.options import running
-from specbench.cli.process import exit_code, silence, terminable
+from specbench.cli.process import silence, terminable
 from specbench.cli.tables import show
 
 if TYPE_CHECKING:
@@ -107,13 +108,9 @@ def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool) -> "Out
     from specbench.run.runner import run as run_plan
 
     command = shlex.join(["specbench", *sys.argv[1:]])
-    try:
-        with terminable(), Display(Console()) as observer:
-            return run_plan(plan, folder, command, observer, retry_failed=retry_failed, trace=trace)
-    except KeyboardInterrupt as stop:
-        for line in _stopped(plan, folder, command):
-            typer.echo(line, err=True)
-        raise typer.Exit(exit_code(stop)) from None
+    last_words = partial(_stopped, plan, folder, command)
+    with terminable(last_words), Display(Console()) as observer:
+        return run_plan(plan, folder, command, observer, retry_failed=retry_failed, trace=trace)
 
 
 def _conclude(plan: "Plan", outcome: "Outcome", allow_broken: bool) -> int:
