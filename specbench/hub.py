@@ -68,6 +68,7 @@ def cached(name: str, revision: str | None = None, kind: str = "model") -> str |
         return None
 
 
+@cache
 def outage() -> str | None:
     """Why the hub cannot be reached, or None where it answers.
 
@@ -76,8 +77,7 @@ def outage() -> str | None:
     """
     from huggingface_hub import constants
 
-    asked_before = knock.cache_info().currsize > 0
-    if constants.HF_HUB_OFFLINE and not asked_before:
+    if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     reason = knock(constants.ENDPOINT)
     if reason is not None:
@@ -87,7 +87,6 @@ def outage() -> str | None:
     return reason
 
 
-@cache
 def knock(endpoint: str) -> str | None:
     """Connect to the hub, or to the proxy before it; None where something answers."""
     url = urlsplit(endpoint)
@@ -97,25 +96,21 @@ def knock(endpoint: str) -> str | None:
         url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     port = url.port or (443 if url.scheme == "https" else 80)
     patience = float(os.environ.get(PATIENCE_ENV) or PATIENCE)
-    reasons = [f"{host} does not answer within {patience:g} seconds"]
+    found: list[str | None] = []
 
     async def connect() -> None:
-        opening = asyncio.open_connection(url.hostname, port, happy_eyeballs_delay=0.25)
-        _, writer = await asyncio.wait_for(opening, patience)
+        _, writer = await asyncio.open_connection(url.hostname, port, happy_eyeballs_delay=0.25)
         writer.close()
 
     def attempt() -> None:
         try:
             asyncio.run(connect())
-        except TimeoutError:
-            return
+            found.append(None)
         except OSError as error:
-            reasons[0] = f"{host} cannot be reached ({error.strerror or error})"
-            return
-        reasons.clear()
+            found.append(f"{host} cannot be reached ({error.strerror or error})")
 
-    # In a thread of its own, since looking a name up knows no timeout.
+    # In a thread that is not waited for, since looking a name up knows no timeout.
     thread = Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(patience + 0.1)
-    return reasons[0] if reasons else None
+    thread.join(patience)
+    return found[0] if found else f"{host} does not answer within {patience:g} seconds"

@@ -1,7 +1,6 @@
 """`specbench distribution`: do sampled tokens follow the target's distribution?"""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ import typer
 
 from specbench.cli import options
 from specbench.cli.files import check_output, write
-from specbench.cli.process import exit_code, silence, terminable
+from specbench.cli.process import silence, terminable
 from specbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,6 +60,9 @@ def distribution(
 
         specbench distribution --drafter draft-model --temperature 0.8
     """
+    from rich.console import Console
+    from rich.progress import Progress
+
     from specbench.inputs.plan import make_plan
     from specbench.run.arms import load
     from specbench.run.distribution import Effort, examine, to_json
@@ -76,15 +78,15 @@ def distribution(
         raise UserError("--drafter names the baseline only: name a drafter to test.")
     effort = Effort(samples, tokens, prompts)
     findings = []
-    try:
-        with terminable():
-            loaded, arms = load(plan)
-            for arm in arms[1:]:
-                with _progress(arm.cells[0].drafter, 2 * samples) as tell:
-                    findings.append(examine(plan, loaded, arm, effort, tell))
-                _print(findings[-1])
-    except KeyboardInterrupt as stop:
-        raise typer.Exit(exit_code(stop)) from None
+    console = Console(stderr=True)
+    with terminable():
+        loaded, arms = load(plan)
+        for arm in arms[1:]:
+            with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+                task = bar.add_task(arm.cells[0].drafter, total=2 * samples)
+                tell = partial(bar.advance, task)
+                findings.append(examine(plan, loaded, arm, effort, tell))
+            _print(findings[-1])
     if output is not None:
         write(output, to_json(findings, effort, seed))
     verdicts = {finding.verdict for finding in findings}
@@ -104,15 +106,3 @@ def _print(finding: "Finding") -> None:
     if test.impossible:
         typer.echo(f"{test.impossible} emitted tokens have no probability at all.")
     typer.echo(SENTENCES[finding.verdict].format(threshold=test.threshold))
-
-
-@contextmanager
-def _progress(name: str, total: int) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each answer; it moves a bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(name, total=total)
-        yield lambda: bar.advance(task)

@@ -1,15 +1,12 @@
 """`specbench generate`: let one model write, and see how it did."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from specbench.cli import options
 from specbench.cli.process import silence
 from specbench.errors import UserError
-
-if TYPE_CHECKING:
-    from specbench.drafting.generation import Generator
 
 MASK = "·"
 
@@ -55,7 +52,9 @@ def generate(
     """
     import torch
 
+    from specbench.core.target import load_tokenizer
     from specbench.drafting.generation import TextRequest
+    from specbench.inputs import chat
     from specbench.inputs.devices import choose_device, choose_dtype, torch_dtype
     from specbench.inputs.options import assignments, parse_options
     from specbench.run.generation import load_generator
@@ -64,48 +63,25 @@ def generate(
     sampling = options.sampling(context)
     given = assignments(override or ())
     where = choose_device(device)
-    writer = load_generator(
-        model,
-        revision,
-        device=torch.device(where),
-        dtype=torch_dtype(choose_dtype(dtype, where)),
-    )
+    precision = torch_dtype(choose_dtype(dtype, where))
+    writer = load_generator(model, revision, device=torch.device(where), dtype=precision)
     settings = parse_options(model, writer.Options, given)
-    loaded = _tokenizer(writer, model, tokenizer)
+    loaded = load_tokenizer(tokenizer) if tokenizer else writer.tokenizer
+    if loaded is None:
+        raise UserError(
+            f"There is no tokenizer in {tokenizer or model}: name a model that has its with "
+            "--tokenizer."
+        )
+    question = [{"role": "user", "content": prompt}]
+    ids = list(loaded(prompt)["input_ids"]) if raw else chat.encode(loaded, question, "off")
     taken: dict[int, tuple[int, int]] = {}
-    request = TextRequest(length, settings, sampling, seed)
-    for number, (slots, tokens) in enumerate(
-        writer.steps(_encode(loaded, prompt, raw), request), 1
-    ):
+    steps = writer.steps(ids, TextRequest(length, settings, sampling, seed))
+    for number, (slots, tokens) in enumerate(steps, 1):
         taken |= {slot: (token, number) for slot, token in zip(slots, tokens, strict=True)}
         if trace:
-            typer.echo(f"step {number:3}  {_line(taken, loaded, length)}")
+            line = [loaded.decode([taken[i][0]]) if i in taken else MASK for i in range(length)]
+            typer.echo(f"step {number:3}  {''.join(line)}".replace("\n", "\\n"))
     _report(taken, loaded, writer.stop_ids)
-
-
-def _tokenizer(writer: "Generator", model: str, name: str | None) -> Any:
-    from specbench.core.target import load_tokenizer
-
-    found = load_tokenizer(name) if name else writer.tokenizer
-    if found is None:
-        raise UserError(
-            f"There is no tokenizer in {name or model}: name a model that has its with --tokenizer."
-        )
-    return found
-
-
-def _encode(tokenizer: Any, prompt: str, raw: bool) -> list[int]:
-    from specbench.inputs import chat
-
-    if raw:
-        return list(tokenizer(prompt)["input_ids"])
-    return chat.encode(tokenizer, [{"role": "user", "content": prompt}], "off")
-
-
-def _line(taken: dict[int, tuple[int, int]], tokenizer: Any, length: int) -> str:
-    """All slots on one line, masks as dots."""
-    pieces = [tokenizer.decode([taken[i][0]]) if i in taken else MASK for i in range(length)]
-    return "".join(pieces).replace("\n", "\\n")
 
 
 def _report(taken: dict[int, tuple[int, int]], tokenizer: Any, stop_ids: frozenset[int]) -> None:

@@ -56,12 +56,12 @@ def options(
         typer.echo(f"{registry.KINDS[group]} {name}: {how}")
         rows = [
             (
-                option.name,
-                option.type,
-                one.settings.get(option.name, option.default or "required"),
-                option.help,
+                field.name,
+                field.type,
+                one.settings.get(field.name, field.default or "required"),
+                field.help,
             )
-            for option in describe(kind)
+            for field in describe(kind)
         ]
         show(("option", "type", "default", "meaning"), rows)
 
@@ -70,15 +70,8 @@ def options(
 def suites() -> None:
     """The shipped suites; a JSONL file of your own prompts works by its path."""
     rows = [
-        (
-            card.name,
-            str(card.rows),
-            str(card.max_new_tokens),
-            card.licence,
-            card.description,
-            card.citation,
-        )
-        for card in cards.list_suites()
+        (c.name, c.rows, c.max_new_tokens, c.licence, c.description, c.citation)
+        for c in cards.list_suites()
     ]
     show(("suite", "prompts", "max new tokens", "licence", "what it is", "citation"), rows)
 

@@ -1,4 +1,4 @@
-"""What a person sees during a run: a bar on a terminal, plain lines elsewhere."""
+"""What a person sees during a run."""
 
 from collections import defaultdict
 from typing import Self
@@ -51,93 +51,60 @@ class Figures:
 
 
 class Display(Observer):
-    """Keeps the running figures of a run; a subclass shows them."""
+    """Shows how a run goes on: one live line on a terminal, one line per answer elsewhere.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
-        self.figures = Figures(cells, samples)
-
-    def measured(self, cell: Cell, sample: Sample) -> None:
-        self.figures.add(sample)
-
-    def judged(self, cell: Cell, sample: Sample) -> None:
-        self.figures.add(sample)
-
-    def failure(self, cell: Cell, sample: Sample) -> str:
-        """One line about a failed sample."""
-        label = self.figures.labels[cell.id]
-        return f"FAILED {label} on {cell.suite}, {sample.sample}: {sample.error}"
-
-
-class Bar(Display):
-    """A live line: cell, prompt, running figures, how much is done and how long the rest takes."""
+    The live line names cell and prompt, running figures, how much is done, and the time left.
+    """
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
+        self._console = console
+        self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             console=console,
             auto_refresh=False,  # A refresh thread would disturb the measurements.
+            disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("loading", total=None)
+        self._task = self._bar.add_task("loading", total=None)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
+        self._bar.stop()
 
     def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
-        super().begins(cells, samples, total)
-        self._progress.reset(self._task, total=total, completed=len(samples))
+        self._figures = Figures(cells, samples)
+        self._before = self._done = len(samples)
+        self._total, self._start = total, now()
+        self._bar.reset(self._task, total=total, completed=self._done)
 
     def measuring(self, cell: Cell, prompt: str, turn: int) -> None:
-        label = self.figures.labels[cell.id]
-        where = f"{label} on {cell.suite}, {prompt}" + (f" turn {turn}" if turn > 1 else "")
-        figures = self.figures.text(cell)
-        text = where + (f" ({figures})" if figures else "")
-        self._progress.update(self._task, description=text, refresh=True)
+        where = f"{self._figures.labels[cell.id]} on {cell.suite}, {prompt}"
+        figures = self._figures.text(cell)
+        text = where + (f" turn {turn}" if turn > 1 else "") + (f" ({figures})" if figures else "")
+        self._bar.update(self._task, description=text, refresh=True)
 
     def measured(self, cell: Cell, sample: Sample) -> None:
-        super().measured(cell, sample)
-        self._progress.advance(self._task)
-        if sample.error is not None:
-            self._progress.print(self.failure(cell, sample), markup=False)
-
-
-class Lines(Display):
-    """One line per answer, for logs."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def begins(self, cells: list[Cell], samples: list[Sample], total: int) -> None:
-        super().begins(cells, samples, total)
-        self._total = total
-        self._before = self._done = len(samples)
-        self._start = now()
-
-    def measured(self, cell: Cell, sample: Sample) -> None:
-        super().measured(cell, sample)
+        self._figures.add(sample)
         self._done += 1
-        left = (now() - self._start) / (self._done - self._before) * (self._total - self._done)
-        figures = self.failure(cell, sample) if sample.error else self.figures.text(cell)
-        where = f"{self.figures.labels[cell.id]} {cell.suite} {sample.sample}.{sample.turn}"
-        line = f"[{self._done}/{self._total}] {where}: {figures} ({duration(left)} left)"
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._bar.advance(self._task)
+        label = self._figures.labels[cell.id]
+        text = self._figures.text(cell)
+        if sample.error is not None:
+            text = f"FAILED {label} on {cell.suite}, {sample.sample}: {sample.error}"
+        if not self._console.is_terminal:
+            left = (now() - self._start) / (self._done - self._before) * (self._total - self._done)
+            where = f"{label} {cell.suite} {sample.sample}.{sample.turn}"
+            text = f"[{self._done}/{self._total}] {where}: {text} ({duration(left)} left)"
+        if sample.error is not None or not self._console.is_terminal:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-
-def display(console: Console) -> Display:
-    """A bar on a terminal, plain lines elsewhere."""
-    return Bar(console) if console.is_terminal else Lines(console)
+    def judged(self, cell: Cell, sample: Sample) -> None:
+        self._figures.add(sample)
 
 
 def duration(seconds: float) -> str:

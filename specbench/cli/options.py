@@ -82,7 +82,6 @@ AllowBroken = Annotated[
         help="Show the speedup of a drafter with broken output too, and exit with 0.",
     ),
 ]
-Output = Annotated[Path | None, typer.Option(help="Write to this file.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite that file.")]
 
 

@@ -1,32 +1,36 @@
 """What concerns the whole process: quiet libraries, and being asked to stop."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
+import typer
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Raise `Terminated` at once when SIGTERM comes, as Ctrl-C raises KeyboardInterrupt."""
+def terminable(last_words: Callable[[], Iterable[str]] = tuple) -> Iterator[None]:
+    """End the command at once when Ctrl-C is pressed or SIGTERM comes.
+
+    The exit code is 128 plus the signal's number, as shells have it.
+
+    Args:
+        last_words: the lines that are then printed to stderr.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except KeyboardInterrupt as stopped:
+        for line in last_words():
+            typer.echo(line, err=True)
+        number = stopped.args[0] if stopped.args else signal.SIGINT
+        raise typer.Exit(128 + number) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def exit_code(stop: KeyboardInterrupt) -> int:
-    """128 plus the signal's number, as shells have it."""
-    return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
 def silence() -> None:

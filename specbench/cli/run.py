@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from specbench.cli import options
 from specbench.cli.files import RESULTS
 from specbench.cli.options import running
-from specbench.cli.process import exit_code, silence, terminable
+from specbench.cli.process import silence, terminable
 from specbench.cli.tables import show
 
 if TYPE_CHECKING:
@@ -103,17 +104,13 @@ def run(
 def _execute(plan: "Plan", folder: Path, trace: int, retry_failed: bool) -> "Outcome":
     from rich.console import Console
 
-    from specbench.cli.live import display
+    from specbench.cli.live import Display
     from specbench.run.runner import run as run_plan
 
     command = shlex.join(["specbench", *sys.argv[1:]])
-    try:
-        with terminable(), display(Console()) as observer:
-            return run_plan(plan, folder, command, observer, retry_failed=retry_failed, trace=trace)
-    except KeyboardInterrupt as stop:
-        for line in _stopped(plan, folder, command):
-            typer.echo(line, err=True)
-        raise typer.Exit(exit_code(stop)) from None
+    last_words = partial(_stopped, plan, folder, command)
+    with terminable(last_words), Display(Console()) as observer:
+        return run_plan(plan, folder, command, observer, retry_failed=retry_failed, trace=trace)
 
 
 def _conclude(plan: "Plan", outcome: "Outcome", allow_broken: bool) -> int:
@@ -145,7 +142,6 @@ def _conclude(plan: "Plan", outcome: "Outcome", allow_broken: bool) -> int:
 def _describe(plan: "Plan", folder: Path) -> None:
     """What would be run, and what of it is already answered in its folder."""
     from specbench.cli.live import duration
-    from specbench.inputs.plan import turns
     from specbench.run.progress import progress
 
     revision = f" at {plan.revision}" if plan.revision else ""
@@ -155,14 +151,14 @@ def _describe(plan: "Plan", folder: Path) -> None:
         typer.echo(f"drafter  {arm.label}{model}")
     for suite in plan.suites:
         typer.echo(
-            f"suite    {suite.name}: {len(suite.prompts)} prompts, {turns(suite)} turns, at most "
+            f"suite    {suite.name}: {len(suite.prompts)} prompts, {suite.turns} turns, at most "
             f"{suite.max_new_tokens} new tokens each"
         )
     parts = progress(plan, folder)
     left = [part.seconds_left for part in parts]
     times = ["unknown" if seconds is None else duration(seconds) for seconds in left]
     rows = [
-        (part.suite.name, part.arm.label, str(len(part.answers)), str(part.missing), time)
+        (part.suite.name, part.arm.label, len(part.answers), part.missing, time)
         for part, time in zip(parts, times, strict=True)
     ]
     show(("suite", "drafter", "answered", "missing", "time left"), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 import typing
@@ -90,6 +91,13 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
             raise UserError(f"--set {text} must look like key=value.")
         settings[key.strip().replace("-", "_")] = value.strip()
     return settings
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """The sentence that answers an unknown ``name``: with near ones, else with all of them."""
+    known = sorted(names)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"Did you mean {', '.join(near)}?" if near else f"There are: {', '.join(known)}."
 
 
 def split_outside_brackets(text: str) -> list[str]:

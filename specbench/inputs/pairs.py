@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from specbench.inputs import registry
-from specbench.inputs.tables import read_table
 
 FILE = "pairs.toml"
 FORM = "It must hold [[pair]] tables with target, draft and, optionally, note and drafters."
@@ -43,5 +42,5 @@ def find_pair(drafter: str, target: str) -> Pair | None:
 
 
 def _pairs_of(one: registry.Registered) -> list[Pair]:
-    pairs = read_table(one.package, one.distribution, FILE, Pair, FORM)
+    pairs = registry.read_table(one.package, one.distribution, FILE, Pair, FORM)
     return [pair for pair in pairs if any(fnmatchcase(one.base, name) for name in pair.drafters)]

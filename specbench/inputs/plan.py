@@ -62,14 +62,17 @@ class PlannedArm:
     Attributes:
         name: of a drafter or a preset.
         options: the drafter's own options object.
-        draft_model: what it loads, as given; None where it loads nothing.
         found: where the draft model was found, for a person to read.
     """
 
     name: str
     options: Any
-    draft_model: str | None = None
     found: str = ""
+
+    @property
+    def draft_model(self) -> str | None:
+        """What it loads, as given; None where it loads nothing."""
+        return self.options.model if isinstance(self.options, ModelOptions) else None
 
     @property
     def settings(self) -> dict[str, str]:
@@ -127,15 +130,25 @@ class Plan:
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", Path(self.target).name).strip("-.")
         return f"{slug}-{digest[:8]}"
 
+    def cell_settings(self, arm: PlannedArm, suite: Suite) -> dict[str, Any]:
+        """The settings of an arm's cell on a suite that are known before anything is loaded."""
+        return {
+            "drafter": arm.name,
+            "options": asdict(arm.options),
+            "suite": suite.name,
+            "suite_hash": suite.sha256,
+            "sample_ids": tuple(prompt.id for prompt in suite.prompts),
+            **asdict(self.sampling),
+            "max_new_tokens": suite.max_new_tokens,
+            "seed": self.seed,
+            "device": self.device,
+            "dtype": self.dtype,
+        }
+
     @property
     def answers(self) -> int:
         """Samples the finished run holds: every turn of every prompt by every arm."""
-        return sum(turns(suite) for suite in self.suites) * len(self.arms)
-
-
-def turns(suite: Suite) -> int:
-    """Turns of all prompts of ``suite``."""
-    return sum(len(prompt.turns) for prompt in suite.prompts)
+        return sum(suite.turns for suite in self.suites) * len(self.arms)
 
 
 def make_plan(settings: Settings) -> Plan:
@@ -200,14 +213,13 @@ def plan_arms(
     receiver = _receiver(list(lacking), target) if draft_model else None
     arms: list[PlannedArm] = []
     for name, settings in wanted:
-        found = SET if "model" in chosen[name] else BRACKETS if "model" in settings else ""
+        found = SET if "model" in chosen[name] else BRACKETS if "model" in settings else "preset"
         if _lacks_model(name, settings):
             given = draft_model if name == receiver else None
             settings["model"], found = _draft_model(name, target, given)
-        options = registry.make_options(name, settings)
-        model = options.model if isinstance(options, ModelOptions) else None
-        if not any((name, options) == (arm.name, arm.options) for arm in arms):
-            arms.append(PlannedArm(name, options, model, found or "preset" if model else ""))
+        arm = PlannedArm(name, registry.make_options(name, settings), found)
+        if not any((name, arm.options) == (other.name, other.options) for other in arms):
+            arms.append(arm)
     return tuple(arms)
 
 

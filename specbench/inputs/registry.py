@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
-from typing import TYPE_CHECKING, Any, cast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specbench.core.options import NoOptions
 from specbench.errors import UserError
-from specbench.inputs.options import as_typed, parse_options
-from specbench.inputs.tables import read_table
+from specbench.inputs.options import as_typed, parse_options, suggest
 
 if TYPE_CHECKING:
     from specbench.core.drafter import Drafter
@@ -30,6 +31,8 @@ function, with its options there only.)
 
 PRESETS = "presets.toml"
 PRESETS_FORM = "It must hold [[preset]] tables with name, drafter, options and, optionally, note."
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def find(name: str, group: str = DRAFTERS) -> Registered:
     matches = [one for one in everything if one.name == name]
     if not matches:
         raise UserError(
-            f"There is no {KINDS[group]} {name!r}.", _instead(name, {d.name for d in everything})
+            f"There is no {KINDS[group]} {name!r}.", suggest(name, {one.name for one in everything})
         )
     if len(matches) > 1:
         owners = " and ".join(one.distribution for one in matches)
@@ -158,27 +161,51 @@ def make_drafter(name: str, options: object) -> Drafter:
     return cast("Drafter", load(name)(options))
 
 
+def read_table(
+    package: str, distribution: str, file: str, row: Callable[..., T], form: str
+) -> list[T]:
+    """What ``row`` makes of every ``[[table]]`` in a TOML file that a drafter ships.
+
+    The table is named as the file is, but in singular. The package is not imported.
+
+    Args:
+        package: holds the file; without one the list is empty.
+        distribution: who ships it, for messages.
+        row: takes the keys of one table as keyword arguments.
+        form: the sentence that says what the file must hold.
+
+    Raises:
+        UserError: the file cannot be read, or a table does not have the right keys.
+    """
+    # Found through the package's spec, since importing the package could import torch.
+    spec = find_spec(package)
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    path = next((p for folder in folders if (p := Path(folder) / file).is_file()), None)
+    if path is None:
+        return []
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8")).get(
+            path.stem.removesuffix("s"), []
+        )
+        return [row(**keys) for keys in tables]
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} of {distribution} cannot be read: {error}.", form) from error
+
+
 def _presets(drafters: list[Registered]) -> list[Registered]:
     """The presets of the packages of ``drafters``."""
-    places = dict.fromkeys((one.package, one.distribution) for one in drafters)
-    return [
-        _with_preset(preset, package, distribution, drafters)
-        for package, distribution in places
-        for preset in read_table(package, distribution, PRESETS, Preset, PRESETS_FORM)
-    ]
-
-
-def _with_preset(
-    preset: Preset, package: str, distribution: str, drafters: list[Registered]
-) -> Registered:
-    place = package, distribution
-    for one in drafters:
-        if (one.name, one.package, one.distribution) == (preset.drafter, *place):
-            return Registered(preset.name, *place, one.entry, preset)
-    raise UserError(
-        f"The preset {preset.name!r} of {distribution} is for the drafter {preset.drafter!r}, "
-        f"which is not in its package {package}."
-    )
+    entries = {(one.package, one.distribution, one.name): one.entry for one in drafters}
+    found = []
+    for package, distribution in dict.fromkeys((one.package, one.distribution) for one in drafters):
+        for preset in read_table(package, distribution, PRESETS, Preset, PRESETS_FORM):
+            entry = entries.get((package, distribution, preset.drafter))
+            if entry is None:
+                raise UserError(
+                    f"The preset {preset.name!r} of {distribution} is for the drafter "
+                    f"{preset.drafter!r}, which is not in its package {package}."
+                )
+            found.append(Registered(preset.name, package, distribution, entry, preset))
+    return found
 
 
 def _distribution(entry: EntryPoint) -> str:
@@ -186,8 +213,12 @@ def _distribution(entry: EntryPoint) -> str:
 
 
 def _import(one: Registered, entry: EntryPoint, group: str) -> Any:
-    if entry.module.partition(".")[0] == "drafters":
-        _refuse_foreign_owner()
+    if entry.module.partition(".")[0] == "drafters" and len(_owners()) > 1:
+        raise UserError(
+            f"The top-level package `drafters` belongs to more than one distribution: "
+            f"{', '.join(_owners())}.",
+            "Uninstall the one that is not specbench's, then install specbench again.",
+        )
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:
@@ -201,19 +232,3 @@ def _import(one: Registered, entry: EntryPoint, group: str) -> Any:
 def _owners() -> tuple[str, ...]:
     """Distributions with files in the top-level package `drafters`; the look-up is slow."""
     return tuple(sorted(set(packages_distributions().get("drafters", []))))
-
-
-def _refuse_foreign_owner() -> None:
-    owners = _owners()
-    if len(owners) > 1:
-        raise UserError(
-            f"The top-level package `drafters` belongs to more than one distribution: "
-            f"{', '.join(owners)}.",
-            "Uninstall the one that is not specbench's, then install specbench again.",
-        )
-
-
-def _instead(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    listed = ", ".join(near or sorted(names))
-    return f"Did you mean {listed}?" if near else f"There are: {listed}."

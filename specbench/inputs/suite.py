@@ -8,7 +8,6 @@ from the hub, and changes when a template does.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections import Counter
@@ -17,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.errors import UserError
-from specbench.inputs.cards import Card, Fields, list_suites
-from specbench.inputs.rows import Row, find_rows, how_to_get, read_rows
+from specbench.inputs.cards import Card, Fields, Row, find_rows, how_to_get, list_suites, read_rows
+from specbench.inputs.options import suggest
 
 PUBLISHED_MAX_NEW_TOKENS = 2048
 """The budget of the DFlash protocol (arXiv 2602.06036); also that of a user's own suite."""
@@ -49,9 +48,11 @@ class Suite:
     prompts: tuple[Prompt, ...]
     sha256: str
     max_new_tokens: int
-    description: str
-    licence: str
-    source: str
+
+    @property
+    def turns(self) -> int:
+        """Turns of all prompts."""
+        return sum(len(prompt.turns) for prompt in self.prompts)
 
 
 _OWN_FIELDS = Fields(
@@ -64,7 +65,7 @@ def load_suite(name_or_path: str, data_dir: Path | None = None) -> Suite:
 
     A name ending in .jsonl, .json or .jsonl.gz is a path: its rows have a list ``turns`` or a
     string ``prompt``, ``question`` or ``text``, and may have ``id`` and ``category``; its hash is
-    computed, not checked. `rows.find_rows` says where a shipped suite's rows come from.
+    computed, not checked. `cards.find_rows` says where a shipped suite's rows come from.
 
     Raises:
         UserError: unknown name, missing or unreadable data, empty prompts, repeated ids, or rows
@@ -74,22 +75,16 @@ def load_suite(name_or_path: str, data_dir: Path | None = None) -> Suite:
         return _own_suite(Path(name_or_path))
     card = _find_card(name_or_path)
     origin, rows = find_rows(card, data_dir)
-    if len(rows) != card.rows:
-        raise UserError(
-            f"Suite {card.name!r} has {card.rows} rows, {origin} has {len(rows)}.",
-            how_to_get(card),
-        )
     prompts = _prompts(rows, card.fields, card.template, origin)
-    found = fingerprint(prompts)
-    if found != card.sha256:
+    suite = Suite(card.name, prompts, fingerprint(prompts), card.max_new_tokens)
+    if suite.sha256 != card.sha256:
         raise UserError(
-            f"The prompts in {origin} are not those of suite {card.name!r}: "
-            f"their sha256 is {found}, the card says {card.sha256}.",
+            f"The prompts in {origin} are not those of suite {card.name!r}: it has {card.rows} "
+            f"rows, {origin} has {len(rows)}; their sha256 is {suite.sha256}, the card says "
+            f"{card.sha256}.",
             how_to_get(card),
         )
-    return Suite(
-        card.name, prompts, found, card.max_new_tokens, card.description, card.licence, card.source
-    )
+    return suite
 
 
 def subset(suite: Suite, limit: int | None) -> Suite:
@@ -125,11 +120,10 @@ def _find_card(name: str) -> Card:
     cards = {card.name: card for card in list_suites()}
     if name in cards:
         return cards[name]
-    near = difflib.get_close_matches(name, cards, n=3)
-    meant = f"did you mean {' or '.join(near)}? Known are" if near else "known are"
+    endings = ", ".join(_OWN_ENDINGS)
     raise UserError(
-        f"There is no suite {name!r}; {meant} {', '.join(cards)}, "
-        f"and a path ending in {', '.join(_OWN_ENDINGS)} is a suite of your own."
+        f"There is no suite {name!r}, and no path of your own, which ends in {endings}.",
+        suggest(name, cards),
     )
 
 
@@ -138,15 +132,7 @@ def _own_suite(path: Path) -> Suite:
         raise UserError(f"There is no file {path} to read a suite from.")
     fields = replace(_OWN_FIELDS, prefix=path.name.split(".")[0] + "-")
     prompts = _prompts(read_rows(path.read_bytes(), str(path)), fields, "{prompt}", str(path))
-    return Suite(
-        name=path.name,
-        prompts=prompts,
-        sha256=fingerprint(prompts),
-        max_new_tokens=PUBLISHED_MAX_NEW_TOKENS,
-        description=f"{len(prompts)} prompts of your own",
-        licence="unknown",
-        source=str(path),
-    )
+    return Suite(path.name, prompts, fingerprint(prompts), PUBLISHED_MAX_NEW_TOKENS)
 
 
 def _prompts(rows: list[Row], fields: Fields, template: str, origin: str) -> tuple[Prompt, ...]:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def environment(device: str) -> dict[str, Any]:
         "specbench": specbench.__version__,
         **git_state(ROOT),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version(name) for name in PACKAGES},
         "os": platform.platform(),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -83,13 +83,6 @@ def content_hash(folder: Path) -> str:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _command(*command: str) -> str | None:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -45,7 +45,15 @@ def read(path: Path, schema: int, parse: Callable[[dict[str, Any]], Record]) -> 
                 if not line.endswith(b"\n"):
                     _warn_of_torn_line(path)
                     return
-                yield _parsed(path, number, line, schema, parse)
+                try:
+                    raw = json.loads(line)
+                    if not isinstance(raw, dict):
+                        raise ValueError("not an object")
+                    refuse_other_schema(raw, schema)
+                    record = parse(raw)
+                except (ValueError, TypeError) as error:
+                    raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error
+                yield record
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
@@ -80,18 +88,6 @@ def cut_torn_line(path: Path) -> None:
         os.truncate(path, whole)
 
 
-def build(kind: type[Record], raw: dict[str, Any]) -> Record:
-    """Make a dataclass from a JSON object.
-
-    Raises:
-        ValueError: the object has fields that the dataclass does not have.
-    """
-    unknown = set(raw) - {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if unknown:
-        raise ValueError(f"unknown fields {sorted(unknown)}")
-    return kind(**raw)
-
-
 def refuse_other_schema(raw: dict[str, Any], *readable: int) -> None:
     """Refuse an object whose schema this version cannot read.
 
@@ -104,23 +100,6 @@ def refuse_other_schema(raw: dict[str, Any], *readable: int) -> None:
         advice = ": use the newer specbench that wrote it" if newer else ""
         known = " and ".join(map(str, readable))
         raise ValueError(f"it has schema {schema}, but this version reads {known}{advice}")
-
-
-def _parsed(
-    path: Path,
-    number: int,
-    line: bytes,
-    schema: int,
-    parse: Callable[[dict[str, Any]], Record],
-) -> Record:
-    try:
-        raw = json.loads(line)
-        if not isinstance(raw, dict):
-            raise ValueError("it is not a JSON object")
-        refuse_other_schema(raw, schema)
-        return parse(raw)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path}, line {number}, cannot be read: {error}.") from error
 
 
 def _warn_of_torn_line(path: Path) -> None:

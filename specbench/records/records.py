@@ -197,7 +197,7 @@ def load_manifest(folder: Path) -> Manifest:
         if raw["schema"] == SCHEMA:
             raw["cells"] = {key: _with_role(cell) for key, cell in raw["cells"].items()}
         raw["cells"] = {key: _cell(value) for key, value in raw["cells"].items()}
-        return jsonl.build(Manifest, raw)
+        return Manifest(**raw)
     except FileNotFoundError:
         raise UserError(f"{folder} holds no run: there is no {MANIFEST} in it.") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -217,8 +217,7 @@ def _sample(raw: dict[str, Any]) -> Sample:
     verdict = raw.pop("verdict", None)
     raw["rounds"] = tuple(tuple(r) for r in raw.get("rounds", ()))
     raw["output"] = tuple(raw.get("output", ()))
-    verdict = jsonl.build(Verdict, verdict) if verdict else None
-    sample = jsonl.build(Sample, {**raw, "verdict": verdict})
+    sample = Sample(**raw, verdict=Verdict(**verdict) if verdict else None)
     if sample.status == "ok" and sample.emitted + 1 != len(sample.output):
         raise ValueError("the output must have one token more than all rounds emitted")
     return sample
@@ -236,12 +235,8 @@ def _with_role(cell: dict[str, Any]) -> dict[str, Any]:
 
 def _cell(raw: dict[str, Any]) -> Cell:
     draft = raw["draft_model"]
-    return jsonl.build(
-        Cell,
-        {
-            **raw,
-            "target": jsonl.build(ModelId, raw["target"]),
-            "draft_model": jsonl.build(ModelId, draft) if draft else None,
-            "sample_ids": tuple(raw["sample_ids"]),
-        },
-    )
+    models = {
+        "target": ModelId(**raw["target"]),
+        "draft_model": ModelId(**draft) if draft else None,
+    }
+    return Cell(**{**raw, **models, "sample_ids": tuple(raw["sample_ids"])})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from io import FileIO
 from pathlib import Path
@@ -58,10 +58,19 @@ class Store:
             ) from error
         self.fresh = not (folder / MANIFEST).exists()
         if self.fresh:
-            _refuse_samples_without_manifest(folder)
+            if (folder / SAMPLES).stat().st_size:
+                raise UserError(
+                    f"{folder} holds {SAMPLES} but no {MANIFEST}, so the cells of the samples are "
+                    "unknown: give another --out."
+                )
             _write_atomically(folder / MANIFEST, manifest_to_json(manifest))
         self.manifest = load_manifest(folder)
-        _refuse_another_run(folder, self.manifest, manifest)
+        change = _first_change(self.manifest, manifest)
+        if change is not None:
+            raise UserError(
+                f"{folder} holds another run ({change}): give another --out, or repeat the command "
+                f"that began it: {self.manifest.command}"
+            )
         self.interrupted = (folder / HELD).exists()
         for name in (SAMPLES, HELD, TRACES):
             jsonl.cut_torn_line(folder / name)
@@ -193,14 +202,6 @@ def _write_atomically(path: Path, text: str) -> None:
         raise _unwritable(path.parent, error) from error
 
 
-def _refuse_samples_without_manifest(folder: Path) -> None:
-    if (folder / SAMPLES).stat().st_size:
-        raise UserError(
-            f"{folder} holds {SAMPLES} but no {MANIFEST}, so the cells of the samples are unknown: "
-            "give another --out."
-        )
-
-
 def _refuse_unknown_cells(folder: Path, manifest: Manifest, keys: Collection[Key]) -> None:
     for cell, name, _ in keys:
         if cell not in manifest.cells:
@@ -210,36 +211,20 @@ def _refuse_unknown_cells(folder: Path, manifest: Manifest, keys: Collection[Key
             )
 
 
-def _refuse_another_run(folder: Path, stored: Manifest, asked: Manifest) -> None:
-    if not _is_same_run(stored, asked):
-        raise UserError(
-            f"{folder} holds another run ({_first_change(stored, asked)}):",
-            "give another --out, or repeat the command that began it: " + stored.command,
-        )
-
-
-def _is_same_run(stored: Manifest, asked: Manifest) -> bool:
-    """Return whether all cells are equal, apart from what only a bound drafter can tell."""
-    before, after = _by_asked(stored), _by_asked(asked)
-    # Samples refer to cells by id, so the ids must be those that this version computes.
-    return (
-        all(key == cell.id for key, cell in stored.cells.items())
-        and before.keys() == after.keys()
-        and all(
-            cell.id == after[key].id or not (cell.bound and after[key].bound)
-            for key, cell in before.items()
-        )
-    )
-
-
 def _by_asked(manifest: Manifest) -> dict[str, Cell]:
     """Return cells by the id of the requested cell, which binding does not change."""
     return {cell.asked.id: cell for cell in manifest.cells.values()}
 
 
-def _first_change(stored: Manifest, asked: Manifest) -> str:
-    """Describe the first setting in which two runs differ."""
-    before, after = (_by_configuration(manifest.cells.values()) for manifest in (stored, asked))
+def _first_change(stored: Manifest, asked: Manifest) -> str | None:
+    """Describe the first setting in which two runs differ, apart from what only binding can tell.
+
+    Without any the result is None.
+    """
+    # Samples refer to cells by id, so the ids must be those that this version computes.
+    if any(key != cell.id for key, cell in stored.cells.items()):
+        return "its cells have other ids"
+    before, after = _by_configuration(stored), _by_configuration(asked)
     for key in before.keys() | after.keys():
         if key not in before or key not in after:
             where = "stored" if key in before else "requested"
@@ -247,25 +232,25 @@ def _first_change(stored: Manifest, asked: Manifest) -> str:
         cells = before[key], after[key]
         if not all(cell.bound for cell in cells):
             cells = cells[0].asked, cells[1].asked
-        others = _facts(cells[1])
-        for name, value in _facts(cells[0]).items():
-            other = others[name]
-            if value != other:
-                return f"{name} of {key[0]} on {key[1]}: {value} stored, {other} requested"
-    return "its cells have other ids"
+        if cells[0].id != cells[1].id:
+            old, new = map(_facts, cells)
+            name = next(name for name in old if old[name] != new[name])
+            return f"{name} of {key[0]} on {key[1]}: {old[name]} stored, {new[name]} requested"
+    return None
 
 
-def _by_configuration(cells: Iterable[Cell]) -> dict[tuple[str, str, int], Cell]:
+def _by_configuration(manifest: Manifest) -> dict[tuple[str, str, int], Cell]:
     """Return cells by drafter, suite, and number of the configuration of this drafter."""
     numbered: dict[tuple[str, str, int], Cell] = {}
     counts: Counter[tuple[str, str]] = Counter()
-    for cell in cells:
+    # The order in which configurations are requested makes no other run.
+    for cell in sorted(manifest.cells.values(), key=lambda cell: cell.asked.id):
         pair = cell.drafter, cell.suite
         numbered[(*pair, counts[pair])] = cell
         counts[pair] += 1
     return numbered
 
 
-def _facts(cell: Cell) -> dict[str, object]:
-    ids = ", ".join(cell.sample_ids)
-    return asdict(replace(cell, sample_ids=())) | {"sample_ids": ids}
+def _facts(cell: Cell) -> dict[str, str]:
+    facts = asdict(cell) | {"sample_ids": ", ".join(cell.sample_ids)}
+    return {name: str(fact) for name, fact in facts.items()}

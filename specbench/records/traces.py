@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from specbench.records import jsonl
@@ -78,4 +77,4 @@ def split(traces: Iterable[Trace]) -> Split | None:
 
 def load_traces(folder: Path) -> Iterator[Trace]:
     """Read the traces of a run, if it has any; see `jsonl.read`."""
-    return jsonl.read(folder / TRACES, SCHEMA, partial(jsonl.build, Trace))
+    return jsonl.read(folder / TRACES, SCHEMA, lambda raw: Trace(**raw))

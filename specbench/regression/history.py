@@ -6,7 +6,6 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def read(folder: Path) -> list[Point]:
     Raises:
         UserError: a line that cannot be read; it is named.
     """
-    return list(jsonl.read(folder / FILE, SCHEMA, partial(jsonl.build, Point)))
+    return list(jsonl.read(folder / FILE, SCHEMA, lambda raw: Point(**raw)))
 
 
 def add(folder: Path, run: Path) -> int:

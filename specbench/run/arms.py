@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -15,12 +16,10 @@ from specbench.core.drafter import Drafter, Unbound
 from specbench.core.rules import Rule
 from specbench.core.sampling import Sampling
 from specbench.core.target import Target
-from specbench.drafting.options import ModelOptions
 from specbench.errors import UserError
 from specbench.inputs import chat, registry
 from specbench.inputs.devices import torch_dtype
 from specbench.inputs.plan import Plan, PlannedArm
-from specbench.inputs.suite import Suite
 from specbench.records.environment import model_id
 from specbench.records.records import Cell, ModelId
 from specbench.run.measure import Answer, timed_answer
@@ -108,20 +107,13 @@ class DrafterArm:
     def prepare(self, turn: Turn) -> None:
         """Warm up once, so that kernels, buffers and caches exist; then let a control prepare."""
         if not self.is_warm:
-            timed_answer(
-                self.target, self.drafter, turn.prompt, WARM_UP_TOKENS, sampling=self.sampling
-            )
+            self.answer(replace(turn, budget=WARM_UP_TOKENS))
             self.is_warm = True
         if self.drafter.role == "control":
-            request = Decoding(
-                self.target,
-                self.drafter,
-                turn.prompt,
-                turn.budget,
-                sampling=self.sampling,
-                seed=turn.seed,
-            ).request
-            self.drafter.prepare(turn.prompt, request)
+            decoding = Decoding(
+                self.target, self.drafter, turn.prompt, turn.budget, **self._settings(turn)
+            )
+            self.drafter.prepare(turn.prompt, decoding.request)
 
     def answer(self, turn: Turn) -> Answer:
         return self._answer(turn, None)
@@ -134,16 +126,14 @@ class DrafterArm:
         seconds["rest"] = max(0.0, answer.decode_seconds - sum(seconds.values()))
         return TracedAnswer(answer, seconds, joules)
 
+    def _settings(self, turn: Turn) -> dict[str, Any]:
+        """Return the settings of the `Decoding` of a turn."""
+        return {"sampling": self.sampling, "seed": turn.seed, "depth": self.depth}
+
     def _answer(self, turn: Turn, probe: PhaseProbe | None) -> Answer:
+        settings = self._settings(turn)
         return timed_answer(
-            self.target,
-            self.drafter,
-            turn.prompt,
-            turn.budget,
-            sampling=self.sampling,
-            seed=turn.seed,
-            depth=self.depth,
-            probe=probe,
+            self.target, self.drafter, turn.prompt, turn.budget, **settings, probe=probe
         )
 
 
@@ -190,59 +180,43 @@ def load(plan: Plan) -> tuple[Target, list[DrafterArm]]:
 
 def _bind(plan: Plan, planned: PlannedArm, target: Target, identity: ModelId) -> DrafterArm:
     """Bind one drafter. A UserError propagates; any other error fails this drafter's cells only."""
-
-    def bound() -> Drafter:
-        drafter = planned.make()
-        if not isinstance(drafter.rule, Rule):
-            raise UserError(
-                f"The drafter {planned.name!r} hands over {drafter.rule!r} as its acceptance rule:",
-                "it must be a specbench.api.Rule, such as WALK or REJECT.",
-            )
-        drafter.bind(target.view())
-        return drafter
-
-    def unbound(error: Exception) -> Drafter:
-        if isinstance(error, UserError):
-            raise error
-        return Unbound(error)
-
-    drafter = attempt(bound, unbound)
-    cells = tuple(_cell(plan, planned, drafter, target, identity, suite) for suite in plan.suites)
-    return DrafterArm(target, drafter, cells, plan.sampling)
-
-
-def _cell(
-    plan: Plan,
-    planned: PlannedArm,
-    drafter: Drafter,
-    target: Target,
-    identity: ModelId,
-    suite: Suite,
-) -> Cell:
+    drafter = attempt(partial(_bound, planned, target), _unbound)
     kind: type[Drafter] = registry.load(planned.name)
-    rule = drafter.rule.at(plan.sampling)
-    options = planned.options
-    revision = options.revision if isinstance(options, ModelOptions) else None
-    cell = Cell(
-        target=identity,
-        drafter=planned.name,
-        role=kind.role,
-        options=asdict(options),
-        draft_model=model_id(planned.draft_model, revision) if planned.draft_model else None,
-        width=drafter.width,
-        rule="none" if kind.role == "baseline" else rule.name,
-        lossless=rule.lossless,
-        suite=suite.name,
-        suite_hash=suite.sha256,
-        sample_ids=tuple(prompt.id for prompt in suite.prompts),
-        **asdict(plan.sampling),
-        max_new_tokens=suite.max_new_tokens,
-        seed=plan.seed,
-        device=plan.device,
-        dtype=plan.dtype,
-        attention=target.attention,
-        template=chat.template_hash(target.tokenizer),
-        thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
-        details=drafter.details,
-    )
-    return cell.asked if isinstance(drafter, Unbound) else cell
+    rule, draft = drafter.rule.at(plan.sampling), planned.draft_model
+    draft_id = model_id(draft, planned.options.revision) if draft else None
+    cells = [
+        Cell(
+            **plan.cell_settings(planned, suite),
+            target=identity,
+            role=kind.role,
+            draft_model=draft_id,
+            width=drafter.width,
+            rule="none" if kind.role == "baseline" else rule.name,
+            lossless=rule.lossless,
+            attention=target.attention,
+            template=chat.template_hash(target.tokenizer),
+            thinking=chat.thinking_mode(target.tokenizer, plan.thinking),
+            details=drafter.details,
+        )
+        for suite in plan.suites
+    ]
+    if isinstance(drafter, Unbound):
+        cells = [cell.asked for cell in cells]
+    return DrafterArm(target, drafter, tuple(cells), plan.sampling)
+
+
+def _bound(planned: PlannedArm, target: Target) -> Drafter:
+    drafter = planned.make()
+    if not isinstance(drafter.rule, Rule):
+        raise UserError(
+            f"The drafter {planned.name!r} hands over {drafter.rule!r} as its acceptance rule:",
+            "it must be a specbench.api.Rule, such as WALK or REJECT.",
+        )
+    drafter.bind(target.view())
+    return drafter
+
+
+def _unbound(error: Exception) -> Drafter:
+    if isinstance(error, UserError):
+        raise error
+    return Unbound(error)

@@ -13,10 +13,10 @@ A test that cannot fail shows nothing. Therefore the same prompts and seeds are 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from specbench.core.target import Target
 from specbench.inputs.plan import Plan
 from specbench.records.records import Cell
 from specbench.run.arms import DrafterArm
-from specbench.run.turns import Asking
+from specbench.run.turns import Asking, derived_seed
 
 SCHEMA = 2
 """Schema of `to_json`; in schema 1 the verdict "inconclusive" was "no power"."""
@@ -43,7 +43,6 @@ PASSED, FAILED, INCONCLUSIVE = "passed", "failed", "inconclusive"
 SIGNIFICANCE = 0.01
 PER_BIN = 10
 MOST_BINS = 10
-NO_STOPS: frozenset[int] = frozenset()
 
 
 def face_value(
@@ -171,21 +170,18 @@ def examine(
     drafter = arm.bound
     turns = Asking(target.tokenizer, plan.thinking).first_turns(plan.suites[0])
     shortest = sorted((turn.prompt for turn in turns), key=len)[: effort.prompts]
-    test, control = (
-        distribution_test(
-            target,
-            drafter,
-            rule,
-            shortest,
-            samples=effort.samples,
-            tokens=effort.tokens,
-            sampling=plan.sampling,
-            seed=plan.seed,
-            tell=tell,
-        )
-        for rule in (arm.rule, CONTROL)
+    test = partial(
+        distribution_test,
+        target,
+        drafter,
+        prompts=shortest,
+        samples=effort.samples,
+        tokens=effort.tokens,
+        sampling=plan.sampling,
+        seed=plan.seed,
+        tell=tell,
     )
-    return Finding(arm.cells[0], test, control)
+    return Finding(arm.cells[0], test(rule=arm.rule), test(rule=CONTROL))
 
 
 def to_json(findings: Sequence[Finding], effort: Effort, seed: int) -> str:
@@ -235,8 +231,8 @@ def distribution_test(
             prompt,
             tokens + 1,
             sampling=sampling,
-            seed=_seed(seed, index),
-            stop_ids=NO_STOPS,
+            seed=derived_seed(seed, index),
+            stop_ids=frozenset(),
             rule=rule,
         ).run()
         probs = target_distribution(target, prompt, output.tokens, sampling).double().cpu()
@@ -288,8 +284,3 @@ def chi_square(position: int, points: Tensor, bins: int) -> Position:
     half = torch.tensor((bins - 1) / 2, dtype=torch.double)
     p = torch.special.gammaincc(half, statistic / 2)
     return Position(position, float(statistic), bins - 1, float(p))
-
-
-def _seed(seed: int, index: int) -> int:
-    """Derive the seed of one answer from a hash, so that no two answers share a stream."""
-    return int.from_bytes(hashlib.sha256(f"{seed}\n{index}".encode()).digest()[:6])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
@@ -26,39 +27,33 @@ MAX_LOGIT_SHIFT = 1e3
 
 def first_difference(expected: tuple[int, ...], emitted: tuple[int, ...]) -> int | None:
     """Return the index of the first token that differs or is missing; None if all are equal."""
-    for index, (a, b) in enumerate(zip(expected, emitted, strict=False)):
-        if a != b:
-            return index
+    if expected == emitted:
+        return None
+    pairs = zip(expected, emitted, strict=False)
     shorter = min(len(expected), len(emitted))
-    return None if len(expected) == len(emitted) else shorter
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), shorter)
 
 
+@dataclass
 class Judge:
     """Compares outputs with the baseline's output for the same prompt and seed.
 
-    Args:
+    Attributes:
         target: the model; it computes the logits where two outputs differ again.
         sampling: how the output tokens were drawn.
         prompts: returns some prompts; the tolerance is measured on the shortest, when needed.
         width: the most tokens that any arm proposes at once.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        sampling: Sampling,
-        prompts: Callable[[], Sequence[list[int]]],
-        width: int,
-    ) -> None:
-        self.target = target
-        self.sampling = sampling
-        self._prompts = prompts
-        self._width = width
+    target: Target
+    sampling: Sampling
+    prompts: Callable[[], Sequence[list[int]]]
+    width: int
 
     @cached_property
     def tolerance(self) -> float:
         """Largest logit difference of a near tie; see `measure_tolerance`."""
-        return measure_tolerance(self.target, min(self._prompts(), key=len), self._width)
+        return measure_tolerance(self.target, min(self.prompts(), key=len), self.width)
 
     def verdict(
         self, prompt: list[int], seed: int, expected: tuple[int, ...], emitted: tuple[int, ...]

@@ -45,22 +45,18 @@ def timed_answer(
     Raises:
         UserError: the prompt leaves no room for a token in the target's context.
     """
-    if target.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(target.device)
-    synchronise(target.device)
+    device = target.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    synchronise(device)
     start = now()
     decoding = Decoding(target, drafter, prompt, max_new_tokens, **settings)
     decoding.prefill()
-    synchronise(target.device)
+    synchronise(device)
     prefilled = now()
     for _ in decoding.rounds():
         pass
-    synchronise(target.device)
+    synchronise(device)
     end = now()
-    return Answer(
-        decoding.output(), prefilled - start, end - prefilled, _peak_memory(target.device)
-    )
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return Answer(decoding.output(), prefilled - start, end - prefilled, peak)

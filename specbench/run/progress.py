@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -33,7 +33,7 @@ class Progress:
     @property
     def missing(self) -> int:
         """Number of answers that are missing."""
-        return sum(len(prompt.turns) for prompt in self.suite.prompts) - len(self.answers)
+        return self.suite.turns - len(self.answers)
 
     @property
     def seconds_left(self) -> float | None:
@@ -77,18 +77,8 @@ def _stored(folder: Path) -> tuple[list[Cell], list[Sample]]:
 
 def _is(cell: Cell, plan: Plan, arm: PlannedArm, suite: Suite) -> bool:
     """Return whether a stored cell is the arm's cell on a suite, as far as a plan can tell."""
-    wanted = {
-        "drafter": arm.name,
-        "options": json.loads(json.dumps(asdict(arm.options))),
-        "suite": suite.name,
-        "suite_hash": suite.sha256,
-        "sample_ids": tuple(prompt.id for prompt in suite.prompts),
-        **asdict(plan.sampling),
-        "max_new_tokens": suite.max_new_tokens,
-        "seed": plan.seed,
-        "device": plan.device,
-        "dtype": plan.dtype,
-    }
+    wanted = plan.cell_settings(arm, suite)
+    wanted["options"] = json.loads(json.dumps(wanted["options"]))  # As they are stored.
     return cell.target.name == plan.target and all(
         getattr(cell, key) == value for key, value in wanted.items()
     )

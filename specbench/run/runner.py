@@ -139,6 +139,41 @@ def _to_retry(store: Store) -> set[Key]:
     return failed | {key for key in store.done if (cells[key[0]].suite, *key[1:]) in alone}
 
 
+@dataclass(frozen=True)
+class _Due:
+    """One answer that an arm owes to one turn; ``asked`` makes the turn and may raise."""
+
+    arm: Arm
+    cell: Cell
+    key: Key
+    asked: Callable[[], Turn]
+
+    def prepare(self) -> None:
+        self.arm.prepare(self.asked())
+
+    def answer(self) -> Sample:
+        turn = self.asked()
+        return to_sample(self.key, len(turn.prompt), self.arm.answer(turn))
+
+    def failed(self, error: Exception) -> Sample:
+        return Sample(*self.key, status="error", error=describe(error))
+
+    def trace(self) -> Trace | None:
+        turn = self.asked()
+        self.arm.prepare(turn)
+        traced = self.arm.trace(turn)
+        rounds = traced.answer.output.rounds
+        return Trace(
+            *self.key,
+            rounds=len(rounds),
+            emitted=sum(len(r.tokens) for r in rounds),
+            rows=sum(r.drafted + 1 for r in rounds),
+            seconds=traced.seconds,
+            joules=traced.joules,
+        )
+
+
+@dataclass(frozen=True)
 class _Run:
     """One pass over the plan, for all that the store lacks.
 
@@ -146,155 +181,108 @@ class _Run:
     compares the outputs.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        arms: Sequence[Arm],
-        asking: Asking,
-        judge: Judge,
-        store: Store,
-        observer: Observer,
-    ) -> None:
-        self.plan = plan
-        self.arms = arms
-        self.asking = asking
-        self.judge = judge
-        self.store = store
-        self.observer = observer
-
-    def _cell(self, arm: Arm, number: int) -> Cell:
-        """Return the arm's cell on a suite, as the store has it."""
-        return self.store.cell(arm.cells[number])
+    plan: Plan
+    arms: Sequence[Arm]
+    asking: Asking
+    judge: Judge
+    store: Store
+    observer: Observer
 
     def all(self) -> None:
         """Measure every answer that the store lacks."""
-        suites = range(len(self.plan.suites))
-        cells = [self._cell(arm, number) for arm in self.arms for number in suites]
+        cells = [self.store.cell(cell) for arm in self.arms for cell in arm.cells]
         stored = [*self.store.done.values(), *self.store.held.values()]
         self.observer.begins(cells, stored, self.plan.answers)
         for number, suite in enumerate(self.plan.suites):
             for index, prompt in enumerate(suite.prompts):
                 for turn in range(1, len(prompt.turns) + 1):
-                    self._turn(number, index, prompt, turn)
+                    self._turn(self._dues(number, prompt, turn), index % len(self.arms))
 
-    def _turn(self, number: int, index: int, prompt: Prompt, turn: int) -> None:
-        """Let every arm answer one turn; each prompt starts with the next arm."""
-        asked = cache(partial(self._asked, number, prompt, turn))
-        cells = {self._cell(arm, number).id: (arm, self._cell(arm, number)) for arm in self.arms}
-        keys = [(cell, prompt.id, turn) for cell in cells]
-        lacking = [k for k in keys if k not in self.store.done and k not in self.store.held]
-        if all(key in self.store.done for key in keys):
-            return
-        for key in lacking:
-            # An arm that cannot prepare fails again when it answers, and this failure is recorded.
-            attempt(partial(self._prepare, cells[key[0]][0], asked), lambda error: None)
-        baseline, start = keys[0], index % len(keys)
-        for key in keys[start:] + keys[:start]:
-            arm, cell = cells[key[0]]
-            if key in lacking:
-                self.observer.measuring(cell, prompt.id, turn)
-                sample = attempt(partial(self._answered, arm, key, asked), partial(_failed, key))
-                self.observer.measured(cell, self._keep(arm, cell, sample, asked, baseline))
-            if baseline in self.store.done:
-                self._release(cells, asked, baseline)
+    def _dues(self, number: int, prompt: Prompt, turn: int) -> list[_Due]:
+        """Return every arm's answer to one turn, the baseline's first."""
+        cells = [self.store.cell(arm.cells[number]) for arm in self.arms]
+        asked = cache(partial(self._asked, number, prompt, turn, cells[0]))
+        return [
+            _Due(arm, cell, (cell.id, prompt.id, turn), asked)
+            for arm, cell in zip(self.arms, cells, strict=True)
+        ]
 
-    def _prepare(self, arm: Arm, asked: Callable[[], Turn]) -> None:
-        arm.prepare(asked())
-
-    def _answered(self, arm: Arm, key: Key, asked: Callable[[], Turn]) -> Sample:
-        turn = asked()
-        return to_sample(key, len(turn.prompt), arm.answer(turn))
-
-    def _asked(self, number: int, prompt: Prompt, turn: int) -> Turn:
+    def _asked(self, number: int, prompt: Prompt, turn: int, baseline: Cell) -> Turn:
         """Make a turn; its history has the baseline's answers, so all arms get the same prompt."""
-        cell = self._cell(self.arms[0], number)
-        earlier = [self.store.done[cell.id, prompt.id, n] for n in range(1, turn)]
+        earlier = [self.store.done[baseline.id, prompt.id, n] for n in range(1, turn)]
         for sample in earlier:
             if sample.status != "ok":
-                raise UserError(f"The {cell.drafter} answer to turn {sample.turn} is missing.")
+                raise UserError(f"The {baseline.drafter} answer to turn {sample.turn} is missing.")
         answers = [sample.output for sample in earlier]
         return self.asking.turn(self.plan.suites[number], prompt, turn, answers)
 
-    def _keep(
-        self, arm: Arm, cell: Cell, sample: Sample, asked: Callable[[], Turn], baseline: Key
-    ) -> Sample:
+    def _turn(self, dues: list[_Due], start: int) -> None:
+        """Let every arm answer one turn, from the arm at ``start`` on."""
+        done, held = self.store.done, self.store.held
+        if all(due.key in done for due in dues):
+            return
+        lacking = [due for due in dues if due.key not in done and due.key not in held]
+        for due in lacking:
+            # An arm that cannot prepare fails again when it answers, and this failure is recorded.
+            attempt(due.prepare, lambda error: None)
+        baseline = dues[0].key
+        for due in dues[start:] + dues[:start]:
+            if due in lacking:
+                self.observer.measuring(due.cell, *due.key[1:])
+                sample = attempt(due.answer, due.failed)
+                self.observer.measured(due.cell, self._keep(due, sample, baseline))
+            if baseline in done:
+                for one in dues:
+                    if one.key in held:
+                        self.observer.judged(one.cell, self._keep(one, held[one.key], baseline))
+
+    def _keep(self, due: _Due, sample: Sample, baseline: Key) -> Sample:
         """Judge a sample and store it; hold it if there is no baseline answer yet."""
-        if cell.role != "baseline" and sample.status == "ok":
+        if due.cell.role != "baseline" and sample.status == "ok":
             if baseline not in self.store.done:
                 self.store.hold(sample)
                 return sample
             verdict = attempt(
-                partial(self._verdict, arm, cell, sample, asked, self.store.done[baseline]),
+                partial(self._verdict, due, sample, self.store.done[baseline]),
                 lambda error: Verdict("untested", reason=describe(error)),
             )
             sample = replace(sample, verdict=verdict)
         self.store.append(sample)
         return sample
 
-    def _release(
-        self, cells: dict[str, tuple[Arm, Cell]], asked: Callable[[], Turn], baseline: Key
-    ) -> None:
-        """Judge the held samples of this turn; an earlier process may have left those of others."""
-        for key, sample in list(self.store.held.items()):
-            if key[0] in cells and key[1:] == baseline[1:]:
-                arm, cell = cells[key[0]]
-                self.observer.judged(cell, self._keep(arm, cell, sample, asked, baseline))
-
-    def _verdict(
-        self, arm: Arm, cell: Cell, sample: Sample, asked: Callable[[], Turn], baseline: Sample
-    ) -> Verdict:
-        if not cell.lossless:
+    def _verdict(self, due: _Due, sample: Sample, baseline: Sample) -> Verdict:
+        if not due.cell.lossless:
             return Verdict("lossy")
-        if not arm.same_text:
+        if not due.arm.same_text:
             return Verdict(
                 "untested",
-                reason=f"the rule {cell.rule} keeps the distribution, but not the text: "
+                reason=f"the rule {due.cell.rule} keeps the distribution, but not the text: "
                 "test it with `specbench distribution`",
             )
         if baseline.status != "ok":
             return Verdict("untested", reason="there is no baseline answer")
-        turn = asked()
+        turn = due.asked()
         return self.judge.verdict(turn.prompt, turn.seed, baseline.output, sample.output)
 
-    def untraced(self, count: int) -> list[tuple[int, Prompt, Arm]]:
+    def untraced(self, count: int) -> list[_Due]:
         """Return the answers to the first turn of ``count`` prompts per suite that lack a trace."""
+        answered = {sample.key for sample in self.store.done.values() if sample.status == "ok"}
         return [
-            (number, prompt, arm)
+            due
             for number, suite in enumerate(self.plan.suites)
             for prompt in suite.prompts[:count]
-            for arm in self.arms
-            if self._is_untraced((self._cell(arm, number).id, prompt.id, 1))
+            for due in self._dues(number, prompt, 1)
+            if due.key in answered - self.store.traced
         ]
-
-    def _is_untraced(self, key: Key) -> bool:
-        sample = self.store.done.get(key)
-        return sample is not None and sample.status == "ok" and key not in self.store.traced
 
     def trace(self, count: int) -> None:
         """Decode the first turn of ``count`` prompts per suite again, under a probe."""
-        for number, prompt, arm in self.untraced(count):
-            cell = self._cell(arm, number)
-            self.observer.measuring(cell, f"{prompt.id}, traced", 1)
-            asked = partial(self._asked, number, prompt, 1)
-            traced = partial(self._traced, arm, (cell.id, prompt.id, 1), asked)
+        for due in self.untraced(count):
+            self.observer.measuring(due.cell, f"{due.key[1]}, traced", 1)
             # An answer that fails only under the probe keeps its sample and has no trace.
-            trace = attempt(traced, lambda error: None)
+            trace = attempt(due.trace, lambda error: None)
             if trace is not None:
                 self.store.trace(trace)
-
-    def _traced(self, arm: Arm, key: Key, asked: Callable[[], Turn]) -> Trace | None:
-        turn = asked()
-        arm.prepare(turn)
-        traced = arm.trace(turn)
-        rounds = traced.answer.output.rounds
-        return Trace(
-            *key,
-            rounds=len(rounds),
-            emitted=sum(len(r.tokens) for r in rounds),
-            rows=sum(r.drafted + 1 for r in rounds),
-            seconds=traced.seconds,
-            joules=traced.joules,
-        )
 
 
 def to_sample(key: Key, prompt_tokens: int, answer: Answer) -> Sample:
@@ -311,7 +299,3 @@ def to_sample(key: Key, prompt_tokens: int, answer: Answer) -> Sample:
         decode_seconds=answer.decode_seconds,
         peak_memory_bytes=answer.peak_memory_bytes,
     )
-
-
-def _failed(key: Key, error: Exception) -> Sample:
-    return Sample(*key, status="error", error=describe(error))

@@ -56,7 +56,7 @@ class Asking:
         return Turn(
             prompt=chat.encode(self.tokenizer, messages, self.thinking),
             budget=suite.max_new_tokens,
-            seed=answer_seed(self.seed, suite.name, prompt.id, number),
+            seed=derived_seed(self.seed, suite.name, prompt.id, number),
         )
 
     def first_turns(self, suite: Suite) -> list[Turn]:
@@ -64,9 +64,9 @@ class Asking:
         return [self.turn(suite, prompt, 1, ()) for prompt in suite.prompts]
 
 
-def answer_seed(seed: int, suite: str, prompt: str, turn: int) -> int:
-    """Return the random seed of one answer: the same for every arm and on every machine."""
-    text = f"{seed}\n{suite}\n{prompt}\n{turn}"
+def derived_seed(*parts: object) -> int:
+    """Hash ``parts`` into a random seed, which is the same on every machine."""
+    text = "\n".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
 
 

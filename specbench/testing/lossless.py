@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from specbench.api import Autoregressive, Drafter, Sampling, Target
 from specbench.core.decode import Output, generate
@@ -52,16 +53,9 @@ def assert_lossless(
     outputs = []
     for prompt in prompts:
         for seed in seeds:
-            want = plain(target, prompt, max_new_tokens, sampling, seed, stop_ids)
-            got = generate(
-                target,
-                drafter,
-                prompt,
-                max_new_tokens,
-                stop_ids=stop_ids,
-                sampling=sampling,
-                seed=seed,
-            )
+            settings: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": stop_ids}
+            want = plain(target, prompt, max_new_tokens, **settings)
+            got = generate(target, drafter, prompt, max_new_tokens, **settings)
             assert_counts(got, drafter.width)
             where = f"{drafter.name}, prompt of {len(prompt)}, {max_new_tokens} new, seed {seed}"
             assert got.tokens == want.tokens, f"{where}: {_first_difference(want, got)}"

@@ -66,9 +66,9 @@ def answering() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def unasked() -> Iterator[None]:
     """Let the hub be asked anew in every test."""
-    hub.knock.cache_clear()
+    hub.outage.cache_clear()
     yield
-    hub.knock.cache_clear()
+    hub.outage.cache_clear()
 
 
 def ask(endpoint: str, monkeypatch: pytest.MonkeyPatch, offline: bool = False) -> str | None:
@@ -82,7 +82,7 @@ def ask(endpoint: str, monkeypatch: pytest.MonkeyPatch, offline: bool = False) -
 def test_embedded_names_and_folders_need_no_hub(tmp_path: Path) -> None:
     assert hub.locate("tiny-target") == zoo.resolve("tiny-target")
     assert hub.locate(str(tmp_path)) == str(tmp_path)
-    assert hub.knock.cache_info().currsize == 0
+    assert hub.outage.cache_info().currsize == 0
 
 
 def test_a_hub_that_answers(answering: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(
     assert ask(silent, monkeypatch) == "127.0.0.1 does not answer within 2 seconds"
     assert time.monotonic() - start < 3
     monkeypatch.setenv(hub.PATIENCE_ENV, "0.2")
-    hub.knock.cache_clear()
+    hub.outage.cache_clear()
     assert ask(silent, monkeypatch) == "127.0.0.1 does not answer within 0.2 seconds"
 
 
@@ -124,7 +124,7 @@ def test_a_proxy_is_asked_in_place_of_the_hub(
     monkeypatch.setenv("http_proxy", answering)
     assert ask("http://hub.invalid", monkeypatch) is None
     monkeypatch.setenv("http_proxy", refusing)
-    hub.knock.cache_clear()
+    hub.outage.cache_clear()
     assert ask("http://hub.invalid", monkeypatch) is not None
 
 

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from specbench.cli.live import Bar, Figures, Lines, display, duration
+from specbench.cli.live import Display, Figures, duration
 from specbench.records.records import Cell, Sample, Verdict
 from tests.helpers.run_records import BASELINE, LOOKUP
 
@@ -58,8 +58,7 @@ def test_a_broken_output_leaves_no_speedup() -> None:
 def test_a_verdict_that_comes_later_is_shown(terminal: bool) -> None:
     console = Console(file=StringIO(), force_terminal=terminal, width=120)
     held = sample(LOOKUP, "a", 2.0)
-    with display(console) as shown:
-        assert isinstance(shown, Bar if terminal else Lines)
+    with Display(console) as shown:
         shown.begins([BASELINE, LOOKUP], [], 4)
         shown.measured(LOOKUP, held)
         shown.measured(BASELINE, sample(BASELINE, "a", 4.0))
@@ -68,6 +67,7 @@ def test_a_verdict_that_comes_later_is_shown(terminal: bool) -> None:
         shown.measured(LOOKUP, sample(LOOKUP, "b", 2.0))
     assert isinstance(console.file, StringIO)
     assert "AAL 2.00, broken" in console.file.getvalue()
+    assert ("[3/4] prompt-lookup" in console.file.getvalue()) == (not terminal)
     assert "x" not in console.file.getvalue().replace("\x1b", "").replace("prompt-lookup", "")
 
 
