@@ -181,7 +181,7 @@ def _settle(finding: Finding, among: int) -> Finding:
 def _unresolved(tests: Sequence[Entry], suite: str) -> float:
     """The relative difference of speed that self-tests leave open on ``suite``; 0 without any."""
     found = [
-        metrics.estimate_speedup(entry.baseline or (), entry.counted).interval
+        metrics.speedup(entry.baseline or (), entry.counted).interval
         for entry in [e for e in tests if e.cell.suite == suite] or tests
     ]
     return max((max(abs(low - 1), abs(high - 1)) for low, high in filter(None, found)), default=0.0)
@@ -255,8 +255,8 @@ def _judge(
     before, after = base.counted, entry.counted
     yield _figure(
         partial(finding, "AAL", tolerance=limits["AAL"]),
-        metrics.estimate_pooled_aal(before),
-        metrics.estimate_pooled_aal(after),
+        metrics.pooled_aal(before),
+        metrics.pooled_aal(after),
         metrics.aal_change(after, before),
     )
     if other_machine:
@@ -266,8 +266,8 @@ def _judge(
     old_arm, arm = base.baseline or (), entry.baseline or ()
     yield _figure(
         partial(finding, "speedup", tolerance=limits["speedup"]),
-        metrics.estimate_speedup(old_arm, before),
-        metrics.estimate_speedup(arm, after),
+        metrics.speedup(old_arm, before),
+        metrics.speedup(arm, after),
         metrics.speedup_change(arm, after, old_arm, before),
     )
 

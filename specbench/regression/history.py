@@ -181,8 +181,8 @@ def _points(run: Path) -> Iterator[Point]:
         if entry.is_baseline:
             continue
         figures = {
-            "AAL": metrics.estimate_pooled_aal(entry.counted),
-            "speedup": metrics.estimate_speedup(entry.baseline or (), entry.counted),
+            "AAL": metrics.pooled_aal(entry.counted),
+            "speedup": metrics.speedup(entry.baseline or (), entry.counted),
         }
         for figure, estimate in figures.items():
             if estimate.value is not None:

@@ -148,32 +148,32 @@ SECTIONS = (DETAILS, AGAINST, TIME, DEPTH)
 
 # fmt: off
 AAL = Figure(
-    "aal_pooled", _answers(metrics.estimate_pooled_aal), "AAL pooled", DETAILS, interval="aal_ci"
+    "aal_pooled", _answers(metrics.pooled_aal), "AAL pooled", DETAILS, interval="aal_ci"
 )
 SPEEDUP = Figure(
-    "speedup", _speedup(metrics.estimate_speedup), "speedup", unit="x", counted=True,
+    "speedup", _speedup(metrics.speedup), "speedup", unit="x", counted=True,
     show=_show_speedup,
 )
 SPEED = Figure(
-    "tokens_per_second", _answers(metrics.estimate_tokens_per_second), "tokens/s", DETAILS, digits=1
+    "tokens_per_second", _answers(metrics.tokens_per_second), "tokens/s", DETAILS, digits=1
 )
 ACCEPTANCE = Figure(
-    "acceptance", _depths(metrics.estimate_acceptance), "rounds that reached depth 1, 2, ...",
+    "acceptance", _depths(metrics.acceptance), "rounds that reached depth 1, 2, ...",
     DEPTH, unit="%",
 )
 REPEATED = Figure(
-    "repeated_4grams", _answers(metrics.estimate_repeated_4grams), "repeated 4-grams", DETAILS,
+    "repeated_4grams", _answers(metrics.repetition), "repeated 4-grams", DETAILS,
     unit="%",
 )
 CUT = Figure(
-    "cut_at_budget", _answers(metrics.estimate_cut_at_budget), "cut at budget", DETAILS, unit="%"
+    "cut_at_budget", _answers(metrics.cut_at_budget), "cut at budget", DETAILS, unit="%"
 )
 LOOPING = Figure(
-    "looping", _answers(metrics.estimate_looping), "looping answers", DETAILS, unit="%"
+    "looping", _answers(metrics.looping), "looping answers", DETAILS, unit="%"
 )
 MOSTLY_LOOPS = Figure("mostly_loops", _answers(metrics.dominated_by_loops))
 WITHOUT_LOOPS = Figure(
-    "aal_without_loops", _answers(metrics.estimate_aal_without_loops), "AAL without loops", DETAILS,
+    "aal_without_loops", _answers(metrics.aal_without_loops), "AAL without loops", DETAILS,
     counted=True,
 )
 HEADLINE = (SPEEDUP, AAL, WITHOUT_LOOPS, REPEATED, CUT)
@@ -187,16 +187,16 @@ FIGURES: tuple[Figure[Any], ...] = (
     Figure("planned", lambda row: row.planned),
     Figure("answers", lambda row: row.answers),
     AAL,
-    Figure("aal_macro", _answers(metrics.estimate_macro_aal), "AAL macro", DETAILS),
+    Figure("aal_macro", _answers(metrics.macro_aal), "AAL macro", DETAILS),
     SPEEDUP,
     Figure(
-        "speedup_end_to_end", _speedup(metrics.estimate_end_to_end_speedup), "end-to-end speedup",
+        "speedup_end_to_end", _speedup(metrics.end_to_end_speedup), "end-to-end speedup",
         DETAILS, unit="x", show=_show_end_to_end,
     ),
     SPEED,
     ACCEPTANCE,
     Figure(
-        "acceptance_conditional", _depths(metrics.estimate_conditional_acceptance),
+        "acceptance_conditional", _depths(metrics.conditional_acceptance),
         "the same, given the depth before", DEPTH, unit="%",
     ),
     Figure(

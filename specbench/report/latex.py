@@ -21,7 +21,7 @@ SPECIAL = {
 def latex_text(summary: Summary) -> str:
     """One ``table`` float per grid, and below them the settings as a list."""
     blocks = [PREAMBLE]
-    for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
+    for heading, table in captions.headed(summary):
         blocks += [_float(heading, grid) for grid in grids(table)]
         blocks.append(_notes(table))
     return "\n\n".join([*blocks, _escape(captions.METHOD)]) + "\n"

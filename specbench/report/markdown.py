@@ -8,7 +8,7 @@ from specbench.report.tables import Grid, grids
 def markdown_text(summary: Summary) -> str:
     """Tables and settings, and below all of them how to read them."""
     blocks = []
-    for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
+    for heading, table in captions.headed(summary):
         blocks += [f"## {_escape(heading)}", *_grids(table)]
         blocks += ["\n".join(f"- {line}" for line in captions.caption(table))]
     return "\n\n".join([*blocks, captions.METHOD]) + "\n"

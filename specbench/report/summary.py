@@ -175,4 +175,4 @@ def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
 def _speed(row: Row) -> float:
     if row.withheld:
         return 0.0
-    return metrics.speedup(row.entry.baseline or (), row.entry.counted) or 0.0
+    return metrics.speedup(row.entry.baseline or (), row.entry.counted).value or 0.0

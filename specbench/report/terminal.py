@@ -24,7 +24,7 @@ HEADER, WORDS, LIST = 12, 26, 40
 def rich_table(summary: Summary, *, details: bool = True) -> RenderableType:
     """One headline table per suite; with ``details``, everything that the markdown says."""
     parts: list[RenderableType] = []
-    for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
+    for heading, table in captions.headed(summary):
         parts.append(Text(heading, style="bold"))
         for suite in table.suites:
             parts += _headline(table, suite)

@@ -35,6 +35,13 @@ class Estimate:
     interval: Interval | None
     n: int
 
+    def text(self, digits: int = 2) -> str:
+        """``3.10 [2.90, 3.30]``; empty without a value."""
+        if self.value is None:
+            return ""
+        ends = ", ".join(f"{end:.{digits}f}" for end in self.interval or ())
+        return f"{self.value:.{digits}f}" + (f" [{ends}]" if ends else "")
+
 
 def estimates(sums: Array, statistic: Statistic, seed: int = 0) -> list[Estimate]:
     """Bootstrap of ``statistic``, which maps ``[..., columns]`` sums to ``[..., figures]``.
