@@ -8,11 +8,6 @@ from specbench.records.records import MANIFEST, SAMPLES, load_manifest
 from specbench.records.traces import TRACES
 
 
-def has_baseline(folder: Path) -> bool:
-    """Whether ``folder`` holds a run to compare with."""
-    return (folder / MANIFEST).exists()
-
-
 def replace_baseline(baseline: Path, candidate: Path) -> None:
     """Copy the candidate's manifest, samples and traces over those of the baseline.
 

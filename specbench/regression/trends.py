@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from specbench.regression.history import FIGURES, Point, change_points, series, several_settings
 from specbench.report import canvas
+from specbench.report.labels import noted
 from specbench.report.runs import group_by
 
 
@@ -49,9 +50,8 @@ def picture(points: Sequence[Point], title: str) -> Figure:
 def _label(points: Sequence[Point], one: Point) -> str:
     """The drafter, with the machine and the settings if the points have several."""
     several = len({p.machine for p in points}) > 1 and one.figure == "speedup"
-    notes = [one.machine] if several else []
-    notes += [f"settings {one.settings}"] if several_settings(points, one) else []
-    return one.drafter + (f" ({'; '.join(notes)})" if notes else "")
+    settings = f"settings {one.settings}" if several_settings(points, one) else ""
+    return noted(one.drafter, one.machine if several else "", settings)
 
 
 def _name(target: str, suite: str) -> str:

@@ -8,7 +8,7 @@ from specbench.inputs.options import as_typed
 from specbench.records.machine import machine_id
 from specbench.records.records import Cell, ModelId
 from specbench.report.comparable import chosen
-from specbench.report.figures import AAL, PRECISION, SPEEDUP
+from specbench.report.figures import AAL, PRECISION, SPEEDUP, largest_gap, reasons
 from specbench.report.labels import distinguish, noted, short
 from specbench.report.runs import group_by
 from specbench.report.summary import Row, Summary, Table
@@ -100,9 +100,9 @@ def _differing(table: Table) -> Iterator[str]:
 def _differences_on(row: Row, kind: str) -> str:
     verdicts = [s.verdict for s in row.entry.verdicts[kind] if s.verdict]
     places = [v.position for v in verdicts if v.position is not None]
-    gaps = [v.gap for v in verdicts if v.gap is not None]
+    gap = largest_gap(row.entry.verdicts[kind])
     facts = [f"first at output token {min(places) + 1}"] if places else []
-    facts += [f"largest logit gap {max(gaps):.2g}"] if gaps else []
+    facts += [] if gap is None else [f"largest logit gap {gap:.2g}"]
     text = f"{len(verdicts)} of {row.answers} answers on {row.cell.suite}"
     return f"{text} ({', '.join(facts)})" if facts else text
 
@@ -112,9 +112,8 @@ def _untested(table: Table) -> Iterator[str]:
     for row in table.rows:
         known = set(row.entry.baseline.keys) if row.entry.baseline else set()
         untested = row.entry.verdicts.get("untested", [])
-        explained = [s for s in untested if s.verdict and s.verdict.reason]
-        reasons = group_by(explained, lambda s: s.verdict and s.verdict.reason)
-        for reason, answers in reasons.items():
+        for reason in reasons(row):
+            answers = [s for s in untested if s.verdict and s.verdict.reason == reason]
             text = f"Untested: {row.label} on {row.cell.suite}, {len(answers)} answers: {reason}."
             if {(s.sample, s.turn) for s in answers} <= known:
                 text += (

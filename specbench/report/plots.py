@@ -20,7 +20,7 @@ from specbench.report.figures import AAL, ACCEPTANCE, LOOPING, NONE, SPEEDUP, WI
 from specbench.report.runs import group_by
 from specbench.report.summary import Row, Summary, Table
 from specbench.stats import metrics
-from specbench.stats.costs import Tuned, load_tuning
+from specbench.stats.costs import load_tuning
 
 LONGEST = 12
 """Rounds that emitted as many tokens or more share one colour."""
@@ -182,15 +182,12 @@ def _model_curves(axis: Axes, suite: str, scene: Scene) -> bool:
     found = [one for tuning in scene.tunings if tuning.suite == suite for one in tuning.drafters]
     for tuned, (label, line) in itertools.product(found, scene.lines.items()):
         points = [(d.aal.value, d.model) for d in tuned.depths if d.aal.value and d.model]
-        if points and suite in line and _is_of(tuned, line[suite]):
+        own = (line[suite].cell.drafter, line[suite].cell.options) if suite in line else None
+        if points and own == (tuned.drafter, tuned.options):
             style = scene.style(label) | {"marker": ".", "markersize": 3, "linewidth": 0.8}
             axis.plot(*zip(*points, strict=True), **style)
             drawn = True
     return drawn
-
-
-def _is_of(tuned: Tuned, row: Row) -> bool:
-    return (tuned.drafter, tuned.options) == (row.cell.drafter, row.cell.options)
 
 
 def _verify_cost(scene: Scene) -> Figure | None:
