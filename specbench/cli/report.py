@@ -1,7 +1,7 @@
 """`specbench report`: tables from finished and unfinished runs."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -58,11 +58,10 @@ def report(
 
     if output is not None:
         check_output(output, overwrite)
-    named: Literal["refuse", "separate"] = "refuse" if folders else "separate"
     summary = summarise(
         folders or run_folders(RESULTS),
         allow_broken=allow_broken,
-        unlike="together" if force else named,
+        unlike="together" if force else "refuse" if folders else "separate",
         newest=newest,
     )
     if plots is not None:

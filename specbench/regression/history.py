@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.errors import UserError
+from specbench.errors import UserError, writing
 from specbench.records import jsonl
 from specbench.records.machine import machine_id
 from specbench.records.records import Cell
@@ -86,13 +86,11 @@ def add(folder: Path, run: Path) -> int:
     if any((p.commit, p.created, p.run) in known for p in points):
         raise UserError(f"{run} is in {folder / FILE} already: a run is added once.")
     path = folder / FILE
-    try:
+    with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         jsonl.cut_torn_line(path)
         with path.open("ab", buffering=0) as file:
             jsonl.append(file, "".join(map(jsonl.to_line, points)))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
     return len(points)
 
 

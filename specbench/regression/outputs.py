@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specbench.errors import UserError
+from specbench.errors import writing
 from specbench.regression.check import REGRESSION, SKIPPED, STAGES, Check, Finding
 from specbench.report.markdown import markdown_table
 from specbench.report.terminal import rich_grid
@@ -125,13 +125,10 @@ def append_summary(check: Check) -> None:
     if not name:
         return
     path = Path(name)
-    try:
+    with writing(f"{SUMMARY_VARIABLE}={name}"):
         room = SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0)
         with path.open("a", encoding="utf-8") as file:
             file.write(markdown(check, max(0, room)) + "\n")
-    except OSError as error:
-        text = f"{SUMMARY_VARIABLE}={name} cannot be written: {error.strerror}."
-        raise UserError(text) from error
 
 
 def junit(check: Check) -> str:

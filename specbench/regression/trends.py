@@ -25,8 +25,9 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
 def picture(points: Sequence[Point], title: str) -> Figure:
     """AAL above speedup over the runs, one line per series."""
-    runs = list(dict.fromkeys((p.created, p.run) for p in sorted(points, key=lambda p: p.created)))
-    labels = {(p.created, p.run): (p.commit or p.run)[:8] for p in points}
+    oldest_first = sorted(points, key=lambda p: p.created)
+    labels = {(p.created, p.run): (p.commit or p.run)[:8] for p in oldest_first}
+    runs = list(labels)
     drafters = list(dict.fromkeys(p.drafter for p in points))
     figure = Figure(figsize=(max(7.0, 0.35 * len(runs) + 1), 6), layout="constrained")
     axes = figure.subplots(len(FIGURES), 1, sharex=True)
@@ -40,7 +41,7 @@ def picture(points: Sequence[Point], title: str) -> Figure:
                 axis.axvline(xs[index] - 0.5, color=style["color"], linestyle=":", linewidth=1)
         axis.set_ylabel("tokens per round (AAL)" if name == "AAL" else "speedup")
         canvas.plain(axis)
-    axes[-1].set_xticks(range(len(runs)), [labels[run] for run in runs], rotation=60, fontsize=7)
+    axes[-1].set_xticks(range(len(runs)), labels.values(), rotation=60, fontsize=7)
     lines = [line for axis in axes for line in axis.get_lines() if line.get_marker() != "None"]
     canvas.legend(figure, list({line.get_label(): line for line in lines}.values()))
     canvas.add_title(figure, f"{title} (band: 95 % interval; dotted: a new level begins)")

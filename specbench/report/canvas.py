@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from specbench.errors import UserError
+from specbench.errors import writing
 from specbench.report.cells import Figure as RowFigure
 from specbench.report.figures import NONE, marks
 from specbench.report.summary import Row
@@ -217,14 +217,12 @@ def save(pictures: Iterable[tuple[str, Figure]], folder: Path, kinds: Sequence[s
         UserError: the folder cannot be made or written.
     """
     written = []
-    try:
+    with writing(f"--plots {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in pictures:
             for kind in kinds:
                 written.append(folder / f"{name}.{kind}")
                 write(figure, written[-1], kind)
-    except OSError as error:
-        raise UserError(f"--plots {folder} cannot be written: {error.strerror}.") from error
     return written
 
 

@@ -34,7 +34,7 @@ METHOD = (
 def headed(summary: Summary) -> list[tuple[str, Table]]:
     """Every table under its heading: target and sampling, then what distinguishes namesakes."""
     tables = summary.tables
-    names = [f"{t.any_cell.target.name}, {_sampling(t.any_cell)}" for t in tables]
+    names = [f"{t.rows[0].cell.target.name}, {_sampling(t.rows[0].cell)}" for t in tables]
     notes = distinguish(names, list(map(_differences, tables)))
     return list(zip(map(noted, names, notes), tables, strict=True))
 
@@ -42,7 +42,7 @@ def headed(summary: Summary) -> list[tuple[str, Table]]:
 def caption(table: Table) -> list[str]:
     """What was run on what, one sentence per line; `METHOD` says how, once for all tables."""
     settings = dict.fromkeys(_settings(row.cell) for row in table.rows)
-    lines = [f"Target: {_model(table.any_cell.target)}; {'; or '.join(settings)}."]
+    lines = [f"Target: {_model(table.rows[0].cell.target)}; {'; or '.join(settings)}."]
     if table.unlike:
         lines.append(f"NOT ALIKE, side by side because of --force: {'; '.join(table.unlike)}.")
     for suite in table.suites:
@@ -50,7 +50,7 @@ def caption(table: Table) -> list[str]:
         lines.append(f"Suite {suite}: {'; or '.join(texts)}.")
     for label, line in table.lines.items():
         row = next(iter(line.values()))
-        if not row.is_baseline:
+        if not row.entry.is_baseline:
             lines.append(f"Drafter {label}: {_drafter(row.cell)}.")
     lines += remarks(table)
     lines += [f"Run {k} of {m.created}: `{m.command}`." for k, m in table.manifests.items()]
@@ -137,7 +137,7 @@ def _self_tests(table: Table) -> Iterator[str]:
 
 def _repeated(table: Table) -> Iterator[str]:
     """Cells that several runs measured."""
-    drafted = [row for row in table.rows if not row.is_baseline]
+    drafted = [row for row in table.rows if not row.entry.is_baseline]
     for rows in group_by(drafted, lambda row: row.entry.cell_id).values():
         if len(rows) > 1:
             yield (
@@ -171,7 +171,7 @@ def _sampling(cell: Cell) -> str:
 
 def _differences(table: Table) -> dict[str, str]:
     """Every setting in which two tables under one heading could differ, as short texts."""
-    cell = table.any_cell
+    cell = table.rows[0].cell
     shared = ("dtype", "device", "attention", "template", "thinking", "seed")
     first = {row.cell.suite: row for row in reversed(table.rows)}
     environment = next(iter(table.manifests.values())).environment

@@ -21,10 +21,10 @@ ONE = Shown("1 (baseline)", number=1.0)
 
 def marks(row: Row) -> tuple[Shown, ...]:
     """What a reader must not overlook."""
-    lossy = not row.cell.lossless or row.lossless == "lossy"
+    lossy = not row.cell.lossless or row.entry.lossless == "lossy"
     texts = {
         f"{row.failed} failed": row.failed > 0,
-        "BROKEN": row.lossless == "broken",
+        "BROKEN": row.entry.lossless == "broken",
         "LOSSY": lossy,
         "LOOPS": MOSTLY_LOOPS.of(row),
     }
@@ -56,7 +56,7 @@ def _speedup(figure: Callable[[Answers, Answers], Estimate]) -> Callable[[Row], 
         estimate = figure(row.entry.baseline or Answers.of([]), answers)
         if row.withheld:
             return replace(estimate, value=None, interval=None)
-        if row.is_baseline and estimate.value is not None:
+        if row.entry.is_baseline and estimate.value is not None:
             return replace(estimate, value=1.0, interval=None)
         return estimate
 
@@ -65,11 +65,11 @@ def _speedup(figure: Callable[[Answers, Answers], Estimate]) -> Callable[[Row], 
 
 def _show_speedup(row: Row) -> Shown | None:
     """The baseline, which has no speedup, shows the speed that it is measured against."""
-    return tokens_per_second(row) if row.is_baseline else _show_withheld(row)
+    return tokens_per_second(row) if row.entry.is_baseline else _show_withheld(row)
 
 
 def _show_end_to_end(row: Row) -> Shown | None:
-    return ONE if row.is_baseline else _show_withheld(row)
+    return ONE if row.entry.is_baseline else _show_withheld(row)
 
 
 def _show_withheld(row: Row) -> Shown | None:
@@ -84,11 +84,11 @@ def _show_failed(row: Row) -> Shown:
     return Shown(f"{row.failed} of {row.failed + row.answers}", number=row.failed)
 
 
-def _show_losslessness(row: Row) -> Shown:
-    if row.is_baseline:
+def _show_verdict(row: Row) -> Shown:
+    if row.entry.is_baseline:
         return Shown("reference", verdict="reference")
     counts = ", ".join(f"{kind} {len(found)}" for kind, found in row.entry.verdicts.items())
-    return Shown(row.lossless, note=counts or "no answer", verdict=row.lossless)
+    return Shown(row.entry.lossless, note=counts or "no answer", verdict=row.entry.lossless)
 
 
 def _show_told_apart(row: Row) -> Shown | None:
@@ -135,10 +135,6 @@ def reasons(row: Row) -> list[str]:
     return list(dict.fromkeys(s.verdict.reason for s in found if s.verdict and s.verdict.reason))
 
 
-def _depths(figure: Callable[[Answers], list[Estimate]]) -> Callable[[Row], tuple[Estimate, ...]]:
-    return lambda row: tuple(figure(row.entry.counted))
-
-
 def _setting(name: str) -> Figure[Any]:
     return Figure(name, lambda row: getattr(row.cell, name))
 
@@ -165,7 +161,7 @@ SPEED = Figure(
     "tokens_per_second", _answers(metrics.tokens_per_second), "tokens/s", DETAILS, digits=1
 )
 ACCEPTANCE = Figure(
-    "acceptance", _depths(metrics.acceptance), "rounds that reached depth 1, 2, ...", DEPTH, "%"
+    "acceptance", _answers(metrics.acceptance), "rounds that reached depth 1, 2, ...", DEPTH, "%"
 )
 REPEATED = Figure("repeated_4grams", _answers(metrics.repetition), "repeated 4-grams", DETAILS, "%")
 CUT = Figure("cut_at_budget", _answers(metrics.cut_at_budget), "cut at budget", DETAILS, "%")
@@ -195,7 +191,7 @@ FIGURES: tuple[Figure[Any], ...] = (
     SPEED,
     ACCEPTANCE,
     Figure(
-        "acceptance_conditional", _depths(metrics.conditional_acceptance),
+        "acceptance_conditional", _answers(metrics.conditional_acceptance),
         "the same, given the depth before", DEPTH, "%",
     ),
     Figure(
@@ -211,7 +207,7 @@ FIGURES: tuple[Figure[Any], ...] = (
     MOSTLY_LOOPS,
     WITHOUT_LOOPS,
     Figure("failed", lambda row: row.failed, "failed answers", DETAILS, show=_show_failed),
-    Figure("lossless", lambda row: row.lossless, "losslessness", DETAILS, show=_show_losslessness),
+    Figure("lossless", lambda row: row.entry.lossless, "losslessness", DETAILS, show=_show_verdict),
     Figure("phase_milliseconds", _traced("milliseconds")),
     Figure("traced_rounds", _traced("rounds"), "traced rounds", TIME, digits=0),
     *map(_phase, PHASES),
@@ -221,7 +217,7 @@ FIGURES: tuple[Figure[Any], ...] = (
     Figure("speedup_withheld", lambda row: row.withheld),
     Figure("prompts_for_5_percent", lambda row: prompts_for(SPEEDUP.of(row), PRECISION)),
     Figure("label", lambda row: row.label),
-    Figure("baseline", lambda row: row.is_baseline),
+    Figure("baseline", lambda row: row.entry.is_baseline),
     Figure("run", lambda row: row.entry.manifest.run),
     Figure("cell", lambda row: row.entry.cell_id),
     *map(_setting, ("options", "details")),

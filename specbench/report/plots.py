@@ -67,7 +67,7 @@ def _scene(table: Table) -> Scene:
         label: {suite: row for suite, row in line.items() if row.answers}
         for label, line in table.lines.items()
     }
-    baseline = {k: v for k, v in answered.items() if any(r.is_baseline for r in v.values())}
+    baseline = {k: v for k, v in answered.items() if any(r.entry.is_baseline for r in v.values())}
     lines = {k: v for k, v in answered.items() if v and k not in baseline}
     suites = tuple(s for s in table.suites if any(s in line for line in lines.values()))
     folders = dict.fromkeys(row.entry.folder for row in table.rows)

@@ -57,7 +57,7 @@ def _headline_cell(row: Row | None) -> TableCell:
 
 
 def _speedup(row: Row) -> Shown:
-    if row.is_baseline:
+    if row.entry.is_baseline:
         return figures.ONE
     speedup = figures.SPEEDUP.of(row)
     other = speedup.value is not None and speedup.n != figures.AAL.of(row).n
@@ -68,12 +68,12 @@ def _speedup(row: Row) -> Shown:
 def _aal(row: Row) -> Shown:
     """The AAL; of the baseline, for which it is 1, the speed."""
     line = figures.AAL.line(figures.AAL.of(row))
-    shown = figures.tokens_per_second(row) if row.is_baseline else _named("AAL", line)
+    shown = figures.tokens_per_second(row) if row.entry.is_baseline else _named("AAL", line)
     return replace(shown, note=f"n={figures.prompts(row)}")
 
 
 def _without_loops(row: Row) -> list[Shown]:
-    if row.is_baseline or not figures.LOOPING.of(row).value:
+    if row.entry.is_baseline or not figures.LOOPING.of(row).value:
         return []
     estimate = figures.WITHOUT_LOOPS.of(row)
     if estimate.value is None:

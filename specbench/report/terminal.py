@@ -39,13 +39,13 @@ def rich_table(summary: Summary, *, details: bool = True) -> RenderableType:
 def _headline(table: Table, suite: str) -> Iterator[RichTable]:
     """The headline figures of one suite and what they rest on, one drafter per row."""
     rows = [line[suite] for line in table.lines.values() if suite in line]
-    loops = any(figures.LOOPING.of(row).value and not row.is_baseline for row in rows)
+    loops = any(figures.LOOPING.of(row).value and not row.entry.is_baseline for row in rows)
     shown = [f for f in figures.HEADLINE if loops or f is not figures.WITHOUT_LOOPS]
     return _fitting("", suite, list(map(_name, rows)), [_column(f, rows) for f in shown])
 
 
 def _name(row: Row) -> str:
-    output = "reference" if row.is_baseline else row.lossless
+    output = "reference" if row.entry.is_baseline else row.entry.lossless
     n = f"n={figures.prompts(row)}, {output}"
     return "\n".join([row.label, n, *map(str, figures.marks(row))])
 

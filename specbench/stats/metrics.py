@@ -179,14 +179,14 @@ def end_to_end_speedup(baseline: Samples, samples: Samples) -> Estimate:
     return _estimate(sums, _quotient_of_ratios)
 
 
-def acceptance(samples: Samples) -> list[Estimate]:
+def acceptance(samples: Samples) -> tuple[Estimate, ...]:
     """Share of all rounds whose kept path reached depth 1, 2, ... up to the deepest reached."""
-    return estimates(_depth_sums(samples), lambda sums: _ratio(sums[..., 1:], sums[..., :1]))
+    return _by_depth(samples, lambda sums: _ratio(sums[..., 1:], sums[..., :1]))
 
 
-def conditional_acceptance(samples: Samples) -> list[Estimate]:
+def conditional_acceptance(samples: Samples) -> tuple[Estimate, ...]:
     """Share of the rounds that reached depth k - 1 which reached depth k too, for k = 1, 2, ..."""
-    return estimates(_depth_sums(samples), lambda sums: _ratio(sums[..., 1:], sums[..., :-1]))
+    return _by_depth(samples, lambda sums: _ratio(sums[..., 1:], sums[..., :-1]))
 
 
 def emitted_histogram(samples: Samples) -> dict[int, int]:
@@ -270,10 +270,10 @@ def _change(after: Array, before: Array, figure: Statistic) -> Change:
     return Change(_estimate(np.hstack([after, before]), ratio), exact)
 
 
-def _depth_sums(samples: Samples) -> Array:
-    """``[prompts, 1 + deepest]``: rounds, then rounds that reached depth 1, 2, ..."""
+def _by_depth(samples: Samples, statistic: Statistic) -> tuple[Estimate, ...]:
+    """A statistic of rounds, then rounds that reached depth 1, 2, ..., up to the deepest."""
     answers = Answers.of(samples)
-    return answers.sums(answers.reached)
+    return tuple(estimates(answers.sums(answers.reached), statistic))
 
 
 def _timed(samples: Samples, *, prefill: bool = False) -> Answers:

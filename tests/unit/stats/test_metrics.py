@@ -141,7 +141,7 @@ def test_what_cannot_be_computed_is_none(samples: list[Sample]) -> None:
     assert metrics.macro_aal(samples).value is None
     assert metrics.speedup(samples, samples).value is None
     assert metrics.speedup([], [answer("a", [2])]).value is None
-    assert metrics.acceptance(samples) == []
+    assert metrics.acceptance(samples) == ()
     assert metrics.emitted_histogram(samples) == {}
     assert metrics.pooled_aal(samples).interval is None
 
