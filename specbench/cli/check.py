@@ -26,10 +26,7 @@ def check(
     ] = None,
     benchmarks: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write two lists for github-action-benchmark into this folder.",
-        ),
+        typer.Option(help="Write two lists for github-action-benchmark into this folder."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Judge cells even if their settings differ.")
@@ -49,12 +46,12 @@ def check(
     """
     from rich.console import Console
 
+    from specbench.records.records import MANIFEST
     from specbench.regression import outputs
-    from specbench.regression.baseline import has_baseline, replace_baseline
+    from specbench.regression.baseline import replace_baseline
     from specbench.regression.check import check as judge
-    from specbench.regression.terminal import rich_check
 
-    known, code = has_baseline(baseline), 0
+    known, code = (baseline / MANIFEST).exists(), 0
     if not known and not update:
         raise UserError(
             f"{baseline} holds no run to compare with: --update copies {candidate} there."
@@ -62,7 +59,7 @@ def check(
     if known:
         limits = {"AAL": aal_tolerance, "speedup": speed_tolerance}
         done = judge(candidate, baseline, limits, force=force)
-        Console().print(rich_check(done))
+        Console().print(outputs.rich_check(done))
         outputs.append_summary(done)
         for path, text in outputs.files(done, junit, json_file, benchmarks).items():
             write(path, text)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench.errors import UserError
+from specbench.errors import UserError, writing
 
 RESULTS = Path("results")
 """Where runs are kept, one folder each."""
@@ -15,10 +15,8 @@ def write(path: Path, text: str) -> None:
         UserError: it cannot be written.
     """
     make_folder(path.parent)
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 
 
 def make_folder(folder: Path) -> None:
@@ -27,10 +25,8 @@ def make_folder(folder: Path) -> None:
     Raises:
         UserError: it cannot be made.
     """
-    try:
+    with writing(folder, "made"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be made: {error.strerror}.") from error
 
 
 def check_output(output: Path, overwrite: bool) -> None:

@@ -41,12 +41,12 @@ class Figures:
         if cell.role == "baseline":
             return "baseline"
         samples = list(self._samples[cell.id].values())
-        aal = pooled_aal(samples)
+        aal = pooled_aal(samples).value
         shown = [] if aal is None else [f"AAL {aal:.2f}"]
         if any(is_broken(sample) for sample in samples):
             return ", ".join([*shown, "broken"])
         baseline = list(self._samples[self._baseline[cell.suite]].values())
-        ratio = speedup(baseline, [sample for sample in samples if sample.verdict])
+        ratio = speedup(baseline, [sample for sample in samples if sample.verdict]).value
         return ", ".join(shown if ratio is None else [*shown, f"{ratio:.2f}x"])
 
 

@@ -1,11 +1,12 @@
 """`specbench report`: tables from finished and unfinished runs."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from specbench.cli.files import RESULTS, check_output, write
+from specbench.cli.options import Overwrite
 from specbench.report.formats import FORMATS, render
 
 
@@ -17,13 +18,11 @@ def report(
     format: Annotated[  # noqa: A002 (the option's own name)
         str | None,
         typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help=f"One of {', '.join(FORMATS)}. Default: tables on a terminal, else markdown.",
+            help=f"One of {', '.join(FORMATS)}. Default: tables on a terminal, else markdown."
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite that file.")] = False,
+    overwrite: Overwrite = False,
     plots: Annotated[
         Path | None, typer.Option(help="Draw plots into this folder, as PNG and SVG.")
     ] = None,
@@ -59,11 +58,10 @@ def report(
 
     if output is not None:
         check_output(output, overwrite)
-    named: Literal["refuse", "separate"] = "refuse" if folders else "separate"
     summary = summarise(
         folders or run_folders(RESULTS),
         allow_broken=allow_broken,
-        unlike="together" if force else named,
+        unlike="together" if force else "refuse" if folders else "separate",
         newest=newest,
     )
     if plots is not None:

@@ -3,14 +3,9 @@
 import shutil
 from pathlib import Path
 
-from specbench.errors import UserError
+from specbench.errors import UserError, writing
 from specbench.records.records import MANIFEST, SAMPLES, load_manifest
 from specbench.records.traces import TRACES
-
-
-def has_baseline(folder: Path) -> bool:
-    """Whether ``folder`` holds a run to compare with."""
-    return (folder / MANIFEST).exists()
 
 
 def replace_baseline(baseline: Path, candidate: Path) -> None:
@@ -22,7 +17,7 @@ def replace_baseline(baseline: Path, candidate: Path) -> None:
     load_manifest(candidate)
     if candidate.resolve() == baseline.resolve():
         raise UserError(f"{candidate} is the baseline already.")
-    try:
+    with writing(baseline):
         baseline.mkdir(parents=True, exist_ok=True)
         if (candidate / TRACES).exists():
             shutil.copyfile(candidate / TRACES, baseline / TRACES)
@@ -32,5 +27,3 @@ def replace_baseline(baseline: Path, candidate: Path) -> None:
             temporary = baseline / f"{name}.new"
             shutil.copyfile(candidate / name, temporary)
             temporary.replace(baseline / name)
-    except OSError as error:
-        raise UserError(f"{baseline} cannot be written: {error.strerror}.") from error

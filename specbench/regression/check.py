@@ -17,13 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from specbench.errors import UserError
 from specbench.records.machine import differences
 from specbench.records.records import Cell, is_broken, load_manifest
 from specbench.report.labels import cell_labels
-from specbench.report.runs import Entry, load_entries
+from specbench.report.runs import Entry, group_by, load_entries
 from specbench.stats import metrics
 from specbench.stats.bootstrap import CONFIDENCE, Estimate, shared
 from specbench.stats.exact import SwapTest
@@ -129,20 +128,19 @@ def check(
         for base, entry in pairs
         for text in _unlike(base.cell, entry.cell)
     )
-    findings = [_missing(labels[entry.cell_id], entry) for entry in alone]
+    text = "the candidate has no such cell"
+    findings = [
+        Finding("completeness", labels[e.cell_id], e.cell.suite, REGRESSION, text) for e in alone
+    ]
     if force or not unlike:
         limits = TOLERANCE | (tolerance or {})
         for base, entry in pairs:
             speed = max(limits["speedup"], _unresolved(tests, base.cell.suite))
             label, allowed = labels[base.cell_id], limits | {"speedup": speed}
             findings += _judge(label, base, entry, allowed, bool(machine))
-    found = tuple(sorted(settled(findings), key=_order))
-    return Check(candidate, baseline, found, unlike, machine, force)
-
-
-def _order(finding: Finding) -> tuple[int, bool]:
-    """By stage, regressions first."""
-    return STAGES.index(finding.stage), finding.verdict != REGRESSION
+    found = sorted(settled(findings), key=lambda f: f.verdict != REGRESSION)
+    found.sort(key=lambda f: STAGES.index(f.stage))
+    return Check(candidate, baseline, tuple(found), unlike, machine, force)
 
 
 def settled(findings: Iterable[Finding]) -> list[Finding]:
@@ -181,7 +179,7 @@ def _settle(finding: Finding, among: int) -> Finding:
 def _unresolved(tests: Sequence[Entry], suite: str) -> float:
     """The relative difference of speed that self-tests leave open on ``suite``; 0 without any."""
     found = [
-        metrics.estimate_speedup(entry.baseline or (), entry.counted).interval
+        metrics.speedup(entry.baseline or (), entry.counted).interval
         for entry in [e for e in tests if e.cell.suite == suite] or tests
     ]
     return max((max(abs(low - 1), abs(high - 1)) for low, high in filter(None, found)), default=0.0)
@@ -198,19 +196,21 @@ def _match(
     free = list(ours)
     pairs, left = [], []
     for base in theirs:
-        same = [e for e in free if _place(e) == _place(base) and _options(e) == _options(base)]
+        own = _place(base), base.cell.options
+        same = [e for e in free if (_place(e), e.cell.options) == own]
         if same:
             free.remove(same[0])
             pairs.append((base, same[0]))
         else:
             left.append(base)
     alone = []
-    for base in left:
-        same = [entry for entry in free if _place(entry) == _place(base)]
-        if len(same) == 1 and sum(_place(other) == _place(base) for other in left) == 1:
-            pairs.append((base, same[0]))
+    others = group_by(free, _place)
+    for place, bases in group_by(left, _place).items():
+        partners = others.get(place, [])
+        if len(bases) == len(partners) == 1:
+            pairs.append((bases[0], partners[0]))
         else:
-            alone.append(base)
+            alone += bases
     return pairs, alone
 
 
@@ -218,30 +218,20 @@ def _place(entry: Entry) -> tuple[str, str]:
     return entry.cell.drafter, entry.cell.suite
 
 
-def _options(entry: Entry) -> dict[str, Any]:
-    return entry.cell.options
-
-
 def _unlike(base: Cell, cell: Cell) -> list[str]:
     """Settings that differ between two cells.
 
     The draft model is ignored: judging another draft is the point of a check.
     """
-    before, after = _without_draft(base), _without_draft(cell)
+    before, after = (asdict(replace(one, draft_model=None)) for one in (base, cell))
+    for settings in (before, after):
+        for named in ("model", "revision"):
+            settings["options"].pop(named, None)
     return [
         f"{key} was {before[key]}, is {after[key]}"
         for key in sorted(before.keys() - DERIVED)
         if before[key] != after[key]
     ]
-
-
-def _without_draft(cell: Cell) -> dict[str, Any]:
-    options = {k: v for k, v in cell.options.items() if k not in ("model", "revision")}
-    return asdict(replace(cell, draft_model=None, options=options))
-
-
-def _missing(label: str, entry: Entry) -> Finding:
-    return Finding(STAGES[0], label, entry.cell.suite, REGRESSION, "the candidate has no such cell")
 
 
 def _judge(
@@ -253,28 +243,22 @@ def _judge(
         return
     yield _losslessness(finding, base, entry)
     before, after = base.counted, entry.counted
-    yield _figure(
-        partial(finding, "AAL", tolerance=limits["AAL"]),
-        metrics.estimate_pooled_aal(before),
-        metrics.estimate_pooled_aal(after),
-        metrics.aal_change(after, before),
-    )
+    figures = metrics.pooled_aal(before), metrics.pooled_aal(after)
+    aal = partial(finding, "AAL", tolerance=limits["AAL"])
+    yield _figure(aal, *figures, metrics.aal_change(after, before))
     if other_machine:
         text = "not judged: the baseline was measured on another machine"
         yield finding("speedup", verdict=SKIPPED, text=text)
         return
     old_arm, arm = base.baseline or (), entry.baseline or ()
-    yield _figure(
-        partial(finding, "speedup", tolerance=limits["speedup"]),
-        metrics.estimate_speedup(old_arm, before),
-        metrics.estimate_speedup(arm, after),
-        metrics.speedup_change(arm, after, old_arm, before),
-    )
+    figures = metrics.speedup(old_arm, before), metrics.speedup(arm, after)
+    speedup = partial(finding, "speedup", tolerance=limits["speedup"])
+    yield _figure(speedup, *figures, metrics.speedup_change(arm, after, old_arm, before))
 
 
 def _completeness(finding: partial[Finding], base: Entry, entry: Entry) -> Finding:
     """Every prompt that the baseline answered must be answered."""
-    finding = partial(finding, STAGES[0])
+    finding = partial(finding, "completeness")
     wanted = set(base.counted.keys)
     if not wanted:
         return finding(verdict=SKIPPED, text="not judged: the baseline has no answer")
@@ -295,7 +279,7 @@ def _losslessness(finding: partial[Finding], base: Entry, entry: Entry) -> Findi
     text = f"{after} broken outputs, {before} in the baseline"
     if base.cell.lossless != entry.cell.lossless:
         text += f"; the rule is {'now' if base.cell.lossless else 'no longer'} lossy"
-    return finding(STAGES[1], verdict=REGRESSION if worse else FINE, text=text)
+    return finding("losslessness", verdict=REGRESSION if worse else FINE, text=text)
 
 
 def _figure(

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from specbench.errors import UserError
+from specbench.errors import UserError, writing
 from specbench.records import jsonl
 from specbench.records.machine import machine_id
 from specbench.records.records import Cell
-from specbench.report.labels import row_labels
-from specbench.report.runs import Entry, load_entries, settings_key
+from specbench.report.labels import noted, row_labels
+from specbench.report.runs import group_by, load_entries, settings_key
 from specbench.stats import metrics
-from specbench.stats.bootstrap import Array, Estimate
+from specbench.stats.bootstrap import Array
 
 SCHEMA = 1
 FILE = "history.jsonl"
@@ -85,22 +85,17 @@ def add(folder: Path, run: Path) -> int:
     if any((p.commit, p.created, p.run) in known for p in points):
         raise UserError(f"{run} is in {folder / FILE} already: a run is added once.")
     path = folder / FILE
-    try:
+    with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         jsonl.cut_torn_line(path)
         with path.open("ab", buffering=0) as file:
             jsonl.append(file, "".join(map(jsonl.to_line, points)))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
     return len(points)
 
 
 def series(points: Iterable[Point]) -> dict[tuple[str, ...], list[Point]]:
     """Points grouped by series, oldest run first."""
-    found: dict[tuple[str, ...], list[Point]] = {}
-    for point in sorted(points, key=lambda point: point.created):
-        found.setdefault(point.series, []).append(point)
-    return found
+    return group_by(sorted(points, key=lambda p: p.created), lambda p: p.series)
 
 
 def several_settings(points: Iterable[Point], one: Point) -> bool:
@@ -114,9 +109,8 @@ def lines(points: list[Point]) -> list[str]:
     found = []
     for group in series(points).values():
         newest = group[-1]
-        name = newest.drafter
-        if several_settings(points, newest):
-            name += f" (settings {newest.settings or 'unknown'})"
+        several = several_settings(points, newest)
+        name = noted(newest.drafter, f"settings {newest.settings or 'unknown'}" if several else "")
         text = f"{newest.target}, {newest.suite}, {name}: {newest.figure} {newest.value:.3f}"
         changes = [f"{group[i].commit or group[i].run}"[:10] for i in change_points(group)]
         levels = f", new level at {', '.join(changes)}" if changes else ""
@@ -179,32 +173,27 @@ def _points(run: Path) -> Iterator[Point]:
     for label, entry in zip(row_labels(entries), entries, strict=True):
         if entry.is_baseline:
             continue
-        figures = {
-            "AAL": metrics.estimate_pooled_aal(entry.counted),
-            "speedup": metrics.estimate_speedup(entry.baseline or (), entry.counted),
-        }
-        for figure, estimate in figures.items():
-            if estimate.value is not None:
-                yield _point(label, entry, figure, estimate.value, estimate)
-
-
-def _point(label: str, entry: Entry, figure: str, value: float, estimate: Estimate) -> Point:
-    low, high = estimate.interval or (None, None)
-    return Point(
-        commit=entry.manifest.environment.get("commit"),
-        created=entry.manifest.created,
-        run=entry.manifest.run,
-        machine=_machine(entry.manifest.environment),
-        target=entry.cell.target.name,
-        drafter=label,
-        suite=entry.cell.suite,
-        figure=figure,
-        value=value,
-        low=low,
-        high=high,
-        n=estimate.n,
-        settings=_settings(entry.cell),
-    )
+        aal = metrics.pooled_aal(entry.counted)
+        speedup = metrics.speedup(entry.baseline or (), entry.counted)
+        for figure, estimate in zip(FIGURES, (aal, speedup), strict=True):
+            if estimate.value is None:
+                continue
+            low, high = estimate.interval or (None, None)
+            yield Point(
+                commit=entry.manifest.environment.get("commit"),
+                created=entry.manifest.created,
+                run=entry.manifest.run,
+                machine=_machine(entry.manifest.environment),
+                target=entry.cell.target.name,
+                drafter=label,
+                suite=entry.cell.suite,
+                figure=figure,
+                value=estimate.value,
+                low=low,
+                high=high,
+                n=estimate.n,
+                settings=_settings(entry.cell),
+            )
 
 
 def _settings(cell: Cell) -> str:
@@ -212,9 +201,8 @@ def _settings(cell: Cell) -> str:
 
     The weights of the draft are excluded, so that a retrained draft continues its series.
     """
-    kept = settings_key(
-        replace(cell, draft_model=None), frozenset({"width", "lossless", "details"})
-    )
+    derived = frozenset({"width", "lossless", "details"})
+    kept = settings_key(replace(cell, draft_model=None), derived)
     return hashlib.sha256(kept.encode()).hexdigest()[:6]
 
 

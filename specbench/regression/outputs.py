@@ -1,16 +1,21 @@
-"""A check as markdown, JUnit XML, JSON, and the two lists of github-action-benchmark."""
+"""A check on a terminal, as markdown, JUnit XML, JSON, and lists of github-action-benchmark."""
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from specbench.errors import UserError
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from specbench.errors import writing
 from specbench.regression.check import REGRESSION, SKIPPED, STAGES, Check, Finding
-from specbench.stats.bootstrap import Estimate
+from specbench.report.markdown import markdown_table
+from specbench.report.terminal import rich_grid
 from specbench.stats.exact import MOST_PROMPTS
 
 SCHEMA = 1
@@ -19,30 +24,27 @@ SUMMARY_LIMIT = 1_000_000
 """Most bytes of a step's summary: a little under 1 MiB, beyond which GitHub drops all of it."""
 MARKS = {"regression": "✗", "skipped": "-", "fine": "✓", "improved": "▲"}
 HEADER = ("", "check", "drafter", "suite", "baseline", "candidate", "change")
-BENCHMARK_FILES = ("bigger-is-better.json", "smaller-is-better.json")
+INCOMPARABLE = "incomparable"
+JUNIT = {REGRESSION: "failure", SKIPPED: "skipped", INCOMPARABLE: "error"}
 
 
 def files(
     check: Check, junit_xml: Path | None, json_file: Path | None, benchmarks: Path | None
 ) -> dict[Path, str]:
     """The files asked for with their texts; ``benchmarks`` is a folder for two of them."""
-    texts = {}
-    if junit_xml is not None:
-        texts[junit_xml] = junit(check)
-    if json_file is not None:
-        texts[json_file] = to_json(check)
+    wanted = {junit_xml: junit, json_file: to_json}
     if benchmarks is not None:
-        texts[benchmarks / BENCHMARK_FILES[0]] = benchmark_list(check)
-        texts[benchmarks / BENCHMARK_FILES[1]] = benchmark_list_smaller(check)
-    return texts
+        wanted[benchmarks / "bigger-is-better.json"] = benchmark_list
+        wanted[benchmarks / "smaller-is-better.json"] = benchmark_list_smaller
+    return {path: text(check) for path, text in wanted.items() if path}
 
 
 def conclusion(check: Check) -> str:
     """One sentence."""
     if check.exit_code == 3:
         return "Not comparable: " + "; ".join(check.differences) + "."
-    counts = {stage: sum(f.stage == stage for f in check.regressions) for stage in STAGES}
-    worse = ", ".join(f"{count} in {stage}" for stage, count in counts.items() if count)
+    counts = Counter(finding.stage for finding in check.regressions)
+    worse = ", ".join(f"{counts[stage]} in {stage}" for stage in STAGES if counts[stage])
     judged = sum(f.verdict != SKIPPED for f in check.findings)
     return f"Regressions: {worse}." if worse else f"No regression in {judged} checks."
 
@@ -77,10 +79,26 @@ def cells(finding: Finding) -> tuple[str, ...]:
         finding.stage,
         finding.drafter,
         finding.suite,
-        _number(finding.base),
-        _number(finding.candidate),
+        finding.base.text(3) if finding.base else "",
+        finding.candidate.text(3) if finding.candidate else "",
         finding.text + (f" (tolerance {finding.tolerance:.0%})" if finding.tolerance else ""),
     )
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    return markdown_table([HEADER, *map(cells, findings)]) + "\n"
+
+
+def rich_check(check: Check) -> RenderableType:
+    """A table, the notes and the conclusion for 80 columns; only words are folded."""
+    rows = []
+    for mark, stage, drafter, suite, base, candidate, change in map(cells, check.findings):
+        stacked = (text.replace(" [", "\n[") for text in (base, candidate))
+        rows.append((f"{mark} {stage}", f"{drafter}\non {suite}", *stacked, change))
+    header = ("check", "drafter", "baseline", "candidate", "change")
+    table = rich_grid("", header, rows, folded=(1, 4))
+    lines = [*notes(check), conclusion(check)]
+    return Group(*([table] if rows else []), *map(Text, lines))
 
 
 def markdown(check: Check, limit: int = SUMMARY_LIMIT) -> str:
@@ -88,8 +106,8 @@ def markdown(check: Check, limit: int = SUMMARY_LIMIT) -> str:
     others = [finding for finding in check.findings if finding.verdict != REGRESSION]
     text = f"### specbench check\n\n{conclusion(check)}\n\n"
     text += "".join(f"{note}\n\n" for note in notes(check))
-    text += _table(check.regressions) if check.regressions else ""
-    folded = f"\n<details><summary>{len(others)} other checks</summary>\n\n{_table(others)}\n"
+    text += _findings(check.regressions) if check.regressions else ""
+    folded = f"\n<details><summary>{len(others)} other checks</summary>\n\n{_findings(others)}\n"
     whole = f"{text}{folded}</details>\n" if others else text
     if len(whole.encode()) <= limit:
         return whole
@@ -97,53 +115,40 @@ def markdown(check: Check, limit: int = SUMMARY_LIMIT) -> str:
     return text.encode()[: max(0, limit - len(end))].decode(errors="ignore") + end
 
 
-def append_summary(check: Check) -> Path | None:
-    """Add the markdown to the job's summary and return its path; None if the job has none.
+def append_summary(check: Check) -> None:
+    """Add the markdown to the job's summary, if the job has one.
 
     Raises:
         UserError: the variable names a file that cannot be written.
     """
     name = os.environ.get(SUMMARY_VARIABLE)
     if not name:
-        return None
+        return
     path = Path(name)
-    try:
+    with writing(f"{SUMMARY_VARIABLE}={name}"):
         room = SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0)
         with path.open("a", encoding="utf-8") as file:
             file.write(markdown(check, max(0, room)) + "\n")
-    except OSError as error:
-        raise UserError(
-            f"{SUMMARY_VARIABLE}={name} cannot be written: {error.strerror}."
-        ) from error
-    return path
 
 
 def junit(check: Check) -> str:
     """JUnit XML: one test case per finding; a regression is a failure."""
-    skipped = sum(f.verdict == SKIPPED for f in check.findings)
+    cases = [(f"{f.suite}.{f.drafter}", f.stage, f.verdict, f.text) for f in check.findings]
+    if check.exit_code == 3:
+        cases.append(("specbench", "comparable", INCOMPARABLE, conclusion(check)))
+    verdicts = Counter(verdict for _, _, verdict, _ in cases)
     suite = ElementTree.Element(
         "testsuite",
         name="specbench check",
-        tests=str(len(check.findings)),
-        failures=str(len(check.regressions)),
-        errors=str(int(check.exit_code == 3)),
-        skipped=str(skipped),
+        tests=str(len(cases)),
+        failures=str(verdicts[REGRESSION]),
+        errors=str(verdicts[INCOMPARABLE]),
+        skipped=str(verdicts[SKIPPED]),
     )
-    for finding in check.findings:
-        case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            classname=f"{finding.suite}.{finding.drafter}",
-            name=finding.stage,
-        )
-        if finding.verdict == REGRESSION:
-            ElementTree.SubElement(case, "failure", message=_printable(finding.text))
-        elif finding.verdict == SKIPPED:
-            ElementTree.SubElement(case, "skipped", message=_printable(finding.text))
-    if check.exit_code == 3:
-        case = ElementTree.SubElement(suite, "testcase", classname="specbench", name="comparable")
-        suite.set("tests", str(len(check.findings) + 1))
-        ElementTree.SubElement(case, "error", message=_printable(conclusion(check)))
+    for classname, name, verdict, text in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=classname, name=name)
+        if verdict in JUNIT:
+            ElementTree.SubElement(case, JUNIT[verdict], message=_printable(text))
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -170,27 +175,10 @@ def to_json(check: Check) -> str:
 
 def benchmark_list(check: Check) -> str:
     """Figures of the candidate for github-action-benchmark's tool `customBiggerIsBetter`."""
-    return json.dumps(_entries(check), indent=2) + "\n"
-
-
-def benchmark_list_smaller(check: Check) -> str:
-    """Counts for `customSmallerIsBetter`: cells that lost answers, cells with broken output."""
-    entries: list[dict[str, Any]] = [
-        {
-            "name": f"{stage} faults",
-            "unit": "cells",
-            "value": sum(f.stage == stage for f in check.regressions),
-        }
-        for stage in STAGES[:2]
-    ]
-    return json.dumps(entries, indent=2) + "\n"
-
-
-def _entries(check: Check) -> list[dict[str, Any]]:
     entries = []
     for finding in check.findings:
         estimate = finding.candidate
-        if finding.stage not in STAGES[2:] or estimate is None or estimate.value is None:
+        if estimate is None or estimate.value is None:
             continue
         entry: dict[str, Any] = {
             "name": f"{finding.stage}, {finding.drafter}, {finding.suite}",
@@ -201,21 +189,13 @@ def _entries(check: Check) -> list[dict[str, Any]]:
             low, high = estimate.interval
             entry["range"] = f"± {(high - low) / 2:.3f}"
         entries.append(entry | {"extra": f"n={estimate.n}"})
-    return entries
+    return json.dumps(entries, indent=2) + "\n"
 
 
-def _table(findings: Sequence[Finding]) -> str:
-    lines = ["| " + " | ".join(HEADER) + " |", "|" + " --- |" * len(HEADER)]
-    for finding in findings:
-        row = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells(finding))
-        lines.append("| " + " | ".join(row) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _number(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
-        return ""
-    if estimate.interval is None:
-        return f"{estimate.value:.3f}"
-    low, high = estimate.interval
-    return f"{estimate.value:.3f} [{low:.3f}, {high:.3f}]"
+def benchmark_list_smaller(check: Check) -> str:
+    """Counts for `customSmallerIsBetter`: cells that lost answers, cells with broken output."""
+    found = Counter(finding.stage for finding in check.regressions)
+    entries = [
+        {"name": f"{stage} faults", "unit": "cells", "value": found[stage]} for stage in STAGES[:2]
+    ]
+    return json.dumps(entries, indent=2) + "\n"

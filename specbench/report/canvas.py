@@ -5,8 +5,9 @@ the colours, so that a grey print can be read as well.
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -18,13 +19,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from specbench.errors import writing
 from specbench.report.cells import Figure as RowFigure
 from specbench.report.figures import NONE, marks
-from specbench.report.palette import COLOURS
 from specbench.report.summary import Row
-from specbench.stats.bootstrap import Estimate
+from specbench.stats.bootstrap import Array, Estimate
 from specbench.stats.costs import Tuning
 
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette, without its yellow and with its black last.
+
+Readers with any form of colour blindness can tell them apart.
+"""
 MARKERS = "osD^vP*X<>hp"
 LINES = ("-", "--", ":")
 GREY = "#5f6670"
@@ -59,35 +65,40 @@ class Scene:
 
     def style(self, label: str) -> dict[str, Any]:
         """How curves of a drafter look."""
-        place = list(self.lines).index(label)
-        return {
-            "color": COLOURS[place % len(COLOURS)],
-            "marker": MARKERS[place % len(MARKERS)],
-            "linestyle": LINES[place // len(COLOURS) % len(LINES)],
-            "markersize": 5.5,
-            "linewidth": 1.4,
-            "label": fill(label, LABEL),
-        }
+        return style(list(self.lines).index(label), label)
 
 
-Draw = Callable[[Axes, str, Scene], None]
+def style(place: int, label: str) -> dict[str, Any]:
+    """How the curve in that place looks, and its name in the legend."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": LINES[place // len(COLOURS) % len(LINES)],
+        "markersize": 5.5,
+        "linewidth": 1.4,
+        "label": fill(label, LABEL),
+    }
 
 
-def bar_panels(scene: Scene, draw: Draw) -> Figure:
+def bar_panels(scene: Scene, xlabel: str, draw: Callable[[Axes, list[Row | None]], None]) -> Figure:
     """One panel per suite with one bar per line, whose labels stand on the left."""
     names = [fill(label, LABEL) for label in scene.lines]
     rows = sum(1 + 0.5 * name.count("\n") for name in names)
     labels = 0.3 + INCHES[8.5] * max(len(part) for name in names for part in name.split("\n"))
-    figure, axes = _panels(scene, labels, 1.1 + 0.34 * rows, draw)
+    figure, axes = _panels(scene, labels, 1.1 + 0.34 * rows)
+    for axis, suite in zip(axes, scene.suites, strict=True):
+        draw(axis, scene.rows(suite))
+        axis.set_xlabel(xlabel, fontsize=9)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].set_ylim(len(names) - 0.4, -0.6)
     return figure
 
 
-def curve_panels(scene: Scene, draw: Draw) -> Figure:
+def curve_panels(scene: Scene, draw: Callable[[Axes, str], None]) -> Figure:
     """One panel per suite with one curve per line, and a legend."""
-    figure, axes = _panels(scene, 0.6, 3.0, draw)
-    for axis in axes:
+    figure, axes = _panels(scene, 0.6, 3.0)
+    for axis, suite in zip(axes, scene.suites, strict=True):
+        draw(axis, suite)
         axis.label_outer(remove_inner_ticks=False)
     legend(figure, [Line2D([], [], **scene.style(label)) for label in scene.lines])
     return figure
@@ -95,14 +106,13 @@ def curve_panels(scene: Scene, draw: Draw) -> Figure:
 
 def interval_bars(
     axis: Axes,
-    suite: str,
-    scene: Scene,
+    rows: Sequence[Row | None],
     figure: RowFigure[Estimate],
     point_of: Callable[[Row], float] = lambda row: 0.0,
 ) -> None:
     """Bars with intervals; number and marks stand right of bar, interval, point and 1."""
     texts, starts = [], []
-    for place, row in enumerate(scene.rows(suite)):
+    for place, row in enumerate(rows):
         shown = marks(row) if row else ()
         estimate = figure.of(row) if row else NONE
         text, start = "no figure" if row else "no answer", 1.0
@@ -126,6 +136,13 @@ def stacked_bar(axis: Axes, place: int, widths: Sequence[float], colours: Sequen
     ends = np.cumsum(widths)
     pieces = list(zip(ends - widths, widths, strict=True))
     axis.broken_barh(pieces, (place - 0.33, 0.66), facecolors=colours[: len(pieces)])
+
+
+def curve(axis: Axes, xs: Sequence[float], points: Array, look: dict[str, Any]) -> None:
+    """A curve in a band; ``points`` is ``[len(xs), 3]``: value, low and high end."""
+    values, low, high = points.T
+    axis.plot(xs, values, **look)
+    axis.fill_between(xs, low, high, color=look["color"], alpha=0.12, linewidth=0)
 
 
 def beside(axis: Axes, starts: Sequence[float], texts: Sequence[str]) -> None:
@@ -193,7 +210,23 @@ def write(figure: Figure, file: Any, kind: str) -> None:
         )  # fmt: skip
 
 
-def _panels(scene: Scene, left: float, height: float, draw: Draw) -> tuple[Figure, Sequence[Axes]]:
+def save(pictures: Iterable[tuple[str, Figure]], folder: Path, kinds: Sequence[str]) -> list[Path]:
+    """Write named pictures as files of every kind, and return the files.
+
+    Raises:
+        UserError: the folder cannot be made or written.
+    """
+    written = []
+    with writing(f"--plots {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in pictures:
+            for kind in kinds:
+                written.append(folder / f"{name}.{kind}")
+                write(figure, written[-1], kind)
+    return written
+
+
+def _panels(scene: Scene, left: float, height: float) -> tuple[Figure, Sequence[Axes]]:
     """One panel per suite side by side on common axes; ``left`` inches for labels."""
     width = max(NARROWEST, left + PANEL * len(scene.suites))
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -201,5 +234,4 @@ def _panels(scene: Scene, left: float, height: float, draw: Draw) -> tuple[Figur
     for axis, suite in zip(axes, scene.suites, strict=True):
         axis.set_title(fill(suite, LABEL), fontsize=10)
         plain(axis)
-        draw(axis, suite, scene)
     return figure, axes

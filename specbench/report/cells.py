@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from specbench.report.summary import Row
-from specbench.stats.bootstrap import Estimate, Interval
+from specbench.stats.bootstrap import Estimate
 
 ABSENT = "-"
 Value = TypeVar("Value")
@@ -126,8 +126,10 @@ class Figure(Generic[Value]):
         if not isinstance(number, int | float):
             return Shown(str(number))
         text = self._form(number) + ("x" if self.unit == "x" else "")
-        interval = self._interval(value.interval) if isinstance(value, Estimate) else ""
-        return Shown(text, interval, number=number)
+        if not isinstance(value, Estimate):
+            return Shown(text, number=number)
+        ends = ", ".join(map(self._form, value.interval or ())) or "no interval"
+        return Shown(text, f"[{ends}]", number=number)
 
     def facts(self, row: Row) -> dict[str, Any]:
         """Its keys and values in json."""
@@ -135,24 +137,13 @@ class Figure(Generic[Value]):
         if not self.key:
             return {}
         if isinstance(value, Estimate):
-            interval = {self.interval or f"{self.key}_ci": _listed(value.interval)}
+            interval = {self.interval or f"{self.key}_ci": value.interval}
             n = {f"{self.key}_n": value.n} if self.counted else {}
             return {self.key: value.value, **interval, **n}
         if isinstance(value, tuple):
-            return {
-                self.key: [estimate.value for estimate in value],
-                f"{self.key}_intervals": [_listed(estimate.interval) for estimate in value],
-            }
+            intervals = [estimate.interval for estimate in value]
+            return {self.key: [e.value for e in value], f"{self.key}_intervals": intervals}
         return {self.key: value}
 
     def _form(self, number: float) -> str:
         return f"{number * 100:.0f}" if self.unit == "%" else f"{number:.{self.digits}f}"
-
-    def _interval(self, interval: Interval | None) -> str:
-        if interval is None:
-            return "[no interval]"
-        return f"[{', '.join(map(self._form, interval))}]"
-
-
-def _listed(interval: Interval | None) -> list[float] | None:
-    return list(interval) if interval else None

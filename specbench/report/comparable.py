@@ -2,15 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import combinations
 from typing import Literal
 
 from specbench.errors import UserError
 from specbench.records.machine import machine_id
 from specbench.records.records import Cell
-from specbench.report.runs import DRAFTER_SETTINGS, Entry, settings_key
+from specbench.report.labels import short
+from specbench.report.runs import DRAFTER_SETTINGS, Entry, group_by, settings_key
 
 SUITE_SETTINGS = frozenset({"suite", "suite_hash", "sample_ids", "max_new_tokens"})
 TABLE_SETTINGS = frozenset(f.name for f in fields(Cell)) - DRAFTER_SETTINGS - SUITE_SETTINGS
@@ -45,14 +47,13 @@ def grouped(entries: Sequence[Entry], unlike: Unlike) -> list[list[Entry]]:
 
 def differences(entries: Sequence[Entry]) -> list[str]:
     """The settings in which the runs of one table differ, one text per setting."""
-    texts = []
-    for name in sorted(TABLE_SETTINGS):
-        texts += _difference(name, entries)
-    for suite in dict.fromkeys(e.cell.suite for e in entries):
-        for name in sorted(SUITE_SETTINGS - {"suite"}):
-            texts += _difference(name, [e for e in entries if e.cell.suite == suite], suite)
-    machines = _values((e.run, machine_id(e.manifest.environment)) for e in entries)
-    return texts + ([f"machine: {_listed(machines)}"] if len(machines) > 1 else [])
+    found = _differing(entries, TABLE_SETTINGS)
+    for suite, column in group_by(entries, lambda e: e.cell.suite).items():
+        found |= _differing(column, SUITE_SETTINGS, f" on {suite}")
+    machines = _runs(entries, lambda e: machine_id(e.manifest.environment))
+    if len(machines) > 1:
+        found["machine"] = machines
+    return [f"{name}: {_listed(values)}" for name, values in found.items()]
 
 
 def chosen(cell: Cell) -> str:
@@ -80,9 +81,7 @@ def _by_run(entry: Entry) -> tuple[str, str, str]:
 
 
 def _refuse_unlike(entries: Sequence[Entry]) -> None:
-    runs: dict[str, list[Entry]] = {}
-    for entry in entries:
-        runs.setdefault(entry.run, []).append(entry)
+    runs = group_by(entries, lambda e: e.run)
     for (first, one), (second, other) in combinations(runs.items(), 2):
         unlike = _unlike(one, other)
         if unlike:
@@ -93,50 +92,53 @@ def _refuse_unlike(entries: Sequence[Entry]) -> None:
 
 
 def _unlike(one: Sequence[Entry], other: Sequence[Entry]) -> list[str]:
-    """Settings, with both values, that keep cells of two runs from standing side by side."""
-    for target in {e.cell.target for e in one} & {e.cell.target for e in other}:
-        first, second = ([e for e in run if e.cell.target == target] for run in (one, other))
+    """Settings, with their values, that keep cells of two runs from standing side by side."""
+    for first, second in _shared(one, other, lambda e: e.cell.target):
         found = _apart(first, second, TABLE_SETTINGS - SEPARATING)
-        for suite in {e.cell.suite for e in first} & {e.cell.suite for e in second}:
-            column, beside = ([e for e in r if e.cell.suite == suite] for r in (first, second))
-            found += _apart(column, beside, SUITE_SETTINGS, f" on {suite}")
+        for column, beside in _shared(first, second, lambda e: e.cell.suite):
+            found |= _apart(column, beside, SUITE_SETTINGS, f" on {column[0].cell.suite}")
         if found:
-            return found
+            return [f"{name} ({' and '.join(values)})" for name, values in found.items()]
     return []
+
+
+def _shared(
+    one: Sequence[Entry], other: Sequence[Entry], key: Callable[[Entry], Hashable]
+) -> list[tuple[list[Entry], list[Entry]]]:
+    """The entries of both runs under each key that both have."""
+    ours, theirs = group_by(one, key), group_by(other, key)
+    return [(found, theirs[value]) for value, found in ours.items() if value in theirs]
 
 
 def _apart(
     one: Sequence[Entry], other: Sequence[Entry], names: frozenset[str], where: str = ""
-) -> list[str]:
+) -> dict[str, dict[str, list[str]]]:
+    """The settings in which two runs differ; none if some cells of both agree in all of them."""
     rest = frozenset(f.name for f in fields(Cell)) - names
-    if {settings_key(e.cell, rest) for e in one} & {settings_key(e.cell, rest) for e in other}:
-        return []
-    first, second = one[0].cell, other[0].cell
-    return [
-        f"{name}{where} ({_text(first, name)} and {_text(second, name)})"
-        for name in sorted(names)
-        if getattr(first, name) != getattr(second, name)
-    ]
+    ours, theirs = ({settings_key(e.cell, rest) for e in run} for run in (one, other))
+    return {} if ours & theirs else _differing([*one, *other], names, where)
 
 
-def _difference(name: str, entries: Iterable[Entry], where: str = "") -> list[str]:
-    values = _values((e.run, _text(e.cell, name)) for e in entries)
-    return [f"{name}{where and f' on {where}'}: {_listed(values)}"] if len(values) > 1 else []
+def _differing(
+    entries: Sequence[Entry], names: frozenset[str], where: str = ""
+) -> dict[str, dict[str, list[str]]]:
+    """By setting with several values, the runs by value."""
+    values = {name: _runs(entries, partial(_text, name)) for name in sorted(names)}
+    return {f"{name}{where}": runs for name, runs in values.items() if len(runs) > 1}
 
 
-def _values(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    values: dict[str, list[str]] = {}
-    for run, value in dict.fromkeys(pairs):
-        values.setdefault(value, []).append(run)
-    return values
+def _runs(entries: Iterable[Entry], text: Callable[[Entry], str]) -> dict[str, list[str]]:
+    """By value of a setting, the runs that have it."""
+    found = group_by(entries, text)
+    return {value: list(dict.fromkeys(e.run for e in same)) for value, same in found.items()}
 
 
 def _listed(values: dict[str, list[str]]) -> str:
     return ", ".join(f"{value} in {' and '.join(runs)}" for value, runs in values.items())
 
 
-def _text(cell: Cell, name: str) -> str:
+def _text(name: str, entry: Entry) -> str:
+    cell = entry.cell
     if name == "sample_ids":
         return f"{len(cell.sample_ids)} prompts, choice {chosen(cell)}"
-    value = str(getattr(cell, name))
-    return value[:10] if name in {"suite_hash", "template"} else value
+    return short(getattr(cell, name))

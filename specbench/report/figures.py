@@ -5,24 +5,26 @@ from dataclasses import replace
 from typing import Any
 
 from specbench.records.machine import machine_id
-from specbench.records.traces import PHASES, Split
+from specbench.records.records import Sample
+from specbench.records.traces import PHASES
 from specbench.report.cells import Figure, Section, Shown, Value
 from specbench.report.comparable import chosen
 from specbench.report.summary import Row
 from specbench.stats import metrics
 from specbench.stats.bootstrap import FEW_PROMPTS, Estimate, prompts_for
-from specbench.stats.metrics import Answers, Comparison
+from specbench.stats.metrics import Answers
 
 PRECISION = 0.05
 NONE = Estimate(None, None, 0)
+ONE = Shown("1 (baseline)", number=1.0)
 
 
 def marks(row: Row) -> tuple[Shown, ...]:
     """What a reader must not overlook."""
-    lossy = not row.cell.lossless or row.lossless == "lossy"
+    lossy = not row.cell.lossless or row.entry.lossless == "lossy"
     texts = {
         f"{row.failed} failed": row.failed > 0,
-        "BROKEN": row.lossless == "broken",
+        "BROKEN": row.entry.lossless == "broken",
         "LOSSY": lossy,
         "LOOPS": MOSTLY_LOOPS.of(row),
     }
@@ -54,7 +56,7 @@ def _speedup(figure: Callable[[Answers, Answers], Estimate]) -> Callable[[Row], 
         estimate = figure(row.entry.baseline or Answers.of([]), answers)
         if row.withheld:
             return replace(estimate, value=None, interval=None)
-        if row.is_baseline and estimate.value is not None:
+        if row.entry.is_baseline and estimate.value is not None:
             return replace(estimate, value=1.0, interval=None)
         return estimate
 
@@ -63,14 +65,14 @@ def _speedup(figure: Callable[[Answers, Answers], Estimate]) -> Callable[[Row], 
 
 def _show_speedup(row: Row) -> Shown | None:
     """The baseline, which has no speedup, shows the speed that it is measured against."""
-    return tokens_per_second(row) if row.is_baseline else _special(row)
+    return tokens_per_second(row) if row.entry.is_baseline else _show_withheld(row)
 
 
 def _show_end_to_end(row: Row) -> Shown | None:
-    return Shown("1 (baseline)", number=1.0) if row.is_baseline else _special(row)
+    return ONE if row.entry.is_baseline else _show_withheld(row)
 
 
-def _special(row: Row) -> Shown | None:
+def _show_withheld(row: Row) -> Shown | None:
     return Shown("withheld") if row.withheld else None
 
 
@@ -82,15 +84,15 @@ def _show_failed(row: Row) -> Shown:
     return Shown(f"{row.failed} of {row.failed + row.answers}", number=row.failed)
 
 
-def _show_losslessness(row: Row) -> Shown:
-    if row.is_baseline:
+def _show_verdict(row: Row) -> Shown:
+    if row.entry.is_baseline:
         return Shown("reference", verdict="reference")
     counts = ", ".join(f"{kind} {len(found)}" for kind, found in row.entry.verdicts.items())
-    return Shown(row.lossless, note=counts or "no answer", verdict=row.lossless)
+    return Shown(row.entry.lossless, note=counts or "no answer", verdict=row.entry.lossless)
 
 
 def _show_told_apart(row: Row) -> Shown | None:
-    n, needed = _against(lambda c: c.speed.n, 0)(row), row.prompts_to_decide
+    n, needed = row.comparison.speed.n if row.comparison else 0, row.prompts_to_decide
     if 0 < n < FEW_PROMPTS:
         return Shown("too few prompts")
     if needed is None:
@@ -98,38 +100,39 @@ def _show_told_apart(row: Row) -> Shown | None:
     return Shown("yes" if needed <= n else f"no: about {needed} prompts would", number=needed)
 
 
-def _against(figure: Callable[[Comparison], Any], absent: Any = NONE) -> Callable[[Row], Any]:
-    """A figure of the comparison with the fastest, ``absent`` if there is none."""
-    return lambda row: figure(row.comparison) if row.comparison else absent
+def _against(name: str) -> Callable[[Row], Estimate]:
+    """A figure of the comparison with the fastest, an attribute of `Comparison`."""
+    return lambda row: getattr(row.comparison, name) if row.comparison else NONE
+
+
+def _compared_prompts(row: Row) -> int | None:
+    return row.comparison.aal_ratio.n if row.comparison else None
 
 
 def _rival(row: Row) -> str | None:
     return row.rival.label if row.rival and row.comparison else None
 
 
-def _traced(figure: Callable[[Split], Any]) -> Callable[[Row], Any]:
-    """A figure of the traced pass; None without one."""
-    return lambda row: figure(row.entry.traced) if row.entry.traced else None
+def _traced(name: str) -> Callable[[Row], Any]:
+    """A figure of the traced pass, an attribute of `Split`; None without one."""
+    return lambda row: getattr(row.entry.traced, name) if row.entry.traced else None
+
+
+def largest_gap(answers: list[Sample]) -> float | None:
+    """The largest logit gap recorded at a first difference; None if none was."""
+    verdicts = [s.verdict for s in answers if s.verdict]
+    return max((v.gap for v in verdicts if v.gap is not None), default=None)
 
 
 def _gaps(row: Row) -> dict[str, float | None]:
-    """By verdict, the largest logit gap that was recorded at a first difference."""
-    gaps = {
-        kind: [s.verdict.gap for s in found if s.verdict and s.verdict.gap is not None]
-        for kind, found in row.entry.verdicts.items()
-        if kind in ("near-tie", "broken")
-    }
-    return {kind: max(found, default=None) for kind, found in gaps.items()}
+    differing = {"broken", "near-tie"}
+    return {k: largest_gap(found) for k, found in row.entry.verdicts.items() if k in differing}
 
 
-def _reasons(row: Row) -> list[str]:
+def reasons(row: Row) -> list[str]:
     """Why answers were not tested, each reason once."""
     found = row.entry.verdicts.get("untested", [])
     return list(dict.fromkeys(s.verdict.reason for s in found if s.verdict and s.verdict.reason))
-
-
-def _depths(figure: Callable[[Answers], list[Estimate]]) -> Callable[[Row], tuple[Estimate, ...]]:
-    return lambda row: tuple(figure(row.entry.counted))
 
 
 def _setting(name: str) -> Figure[Any]:
@@ -137,7 +140,10 @@ def _setting(name: str) -> Figure[Any]:
 
 
 def _phase(phase: str) -> Figure[Any]:
-    return Figure("", _traced(lambda one: one.milliseconds[phase]), phase, TIME, unit="ms")
+    def milliseconds(row: Row) -> float | None:
+        return row.entry.traced.milliseconds[phase] if row.entry.traced else None
+
+    return Figure("", milliseconds, phase, TIME, "ms")
 
 
 DETAILS = Section("Details", lambda row: True)
@@ -147,33 +153,22 @@ DEPTH = Section("Acceptance by depth", lambda row: row.entry.counted.reached.sha
 SECTIONS = (DETAILS, AGAINST, TIME, DEPTH)
 
 # fmt: off
-AAL = Figure(
-    "aal_pooled", _answers(metrics.estimate_pooled_aal), "AAL pooled", DETAILS, interval="aal_ci"
-)
+AAL = Figure("aal_pooled", _answers(metrics.pooled_aal), "AAL pooled", DETAILS, interval="aal_ci")
 SPEEDUP = Figure(
-    "speedup", _speedup(metrics.estimate_speedup), "speedup", unit="x", counted=True,
-    show=_show_speedup,
+    "speedup", _speedup(metrics.speedup), "speedup", unit="x", counted=True, show=_show_speedup
 )
 SPEED = Figure(
-    "tokens_per_second", _answers(metrics.estimate_tokens_per_second), "tokens/s", DETAILS, digits=1
+    "tokens_per_second", _answers(metrics.tokens_per_second), "tokens/s", DETAILS, digits=1
 )
 ACCEPTANCE = Figure(
-    "acceptance", _depths(metrics.estimate_acceptance), "rounds that reached depth 1, 2, ...",
-    DEPTH, unit="%",
+    "acceptance", _answers(metrics.acceptance), "rounds that reached depth 1, 2, ...", DEPTH, "%"
 )
-REPEATED = Figure(
-    "repeated_4grams", _answers(metrics.estimate_repeated_4grams), "repeated 4-grams", DETAILS,
-    unit="%",
-)
-CUT = Figure(
-    "cut_at_budget", _answers(metrics.estimate_cut_at_budget), "cut at budget", DETAILS, unit="%"
-)
-LOOPING = Figure(
-    "looping", _answers(metrics.estimate_looping), "looping answers", DETAILS, unit="%"
-)
+REPEATED = Figure("repeated_4grams", _answers(metrics.repetition), "repeated 4-grams", DETAILS, "%")
+CUT = Figure("cut_at_budget", _answers(metrics.cut_at_budget), "cut at budget", DETAILS, "%")
+LOOPING = Figure("looping", _answers(metrics.looping), "looping answers", DETAILS, "%")
 MOSTLY_LOOPS = Figure("mostly_loops", _answers(metrics.dominated_by_loops))
 WITHOUT_LOOPS = Figure(
-    "aal_without_loops", _answers(metrics.estimate_aal_without_loops), "AAL without loops", DETAILS,
+    "aal_without_loops", _answers(metrics.aal_without_loops), "AAL without loops", DETAILS,
     counted=True,
 )
 HEADLINE = (SPEEDUP, AAL, WITHOUT_LOOPS, REPEATED, CUT)
@@ -187,17 +182,17 @@ FIGURES: tuple[Figure[Any], ...] = (
     Figure("planned", lambda row: row.planned),
     Figure("answers", lambda row: row.answers),
     AAL,
-    Figure("aal_macro", _answers(metrics.estimate_macro_aal), "AAL macro", DETAILS),
+    Figure("aal_macro", _answers(metrics.macro_aal), "AAL macro", DETAILS),
     SPEEDUP,
     Figure(
-        "speedup_end_to_end", _speedup(metrics.estimate_end_to_end_speedup), "end-to-end speedup",
-        DETAILS, unit="x", show=_show_end_to_end,
+        "speedup_end_to_end", _speedup(metrics.end_to_end_speedup), "end-to-end speedup",
+        DETAILS, "x", show=_show_end_to_end,
     ),
     SPEED,
     ACCEPTANCE,
     Figure(
-        "acceptance_conditional", _depths(metrics.estimate_conditional_acceptance),
-        "the same, given the depth before", DEPTH, unit="%",
+        "acceptance_conditional", _answers(metrics.conditional_acceptance),
+        "the same, given the depth before", DEPTH, "%",
     ),
     Figure(
         "emitted_histogram",
@@ -207,28 +202,22 @@ FIGURES: tuple[Figure[Any], ...] = (
     CUT,
     Figure("verdicts", lambda row: {k: len(found) for k, found in row.entry.verdicts.items()}),
     Figure("verdict_gaps", _gaps),
-    Figure("verdict_reasons", _reasons),
+    Figure("verdict_reasons", reasons),
     LOOPING,
     MOSTLY_LOOPS,
     WITHOUT_LOOPS,
     Figure("failed", lambda row: row.failed, "failed answers", DETAILS, show=_show_failed),
-    Figure("lossless", lambda row: row.lossless, "losslessness", DETAILS, show=_show_losslessness),
-    Figure("phase_milliseconds", _traced(lambda one: one.milliseconds)),
-    Figure("traced_rounds", _traced(lambda one: one.rounds), "traced rounds", TIME, digits=0),
+    Figure("lossless", lambda row: row.entry.lossless, "losslessness", DETAILS, show=_show_verdict),
+    Figure("phase_milliseconds", _traced("milliseconds")),
+    Figure("traced_rounds", _traced("rounds"), "traced rounds", TIME, digits=0),
     *map(_phase, PHASES),
-    Figure("", _traced(lambda one: one.total), "round", TIME, unit="ms"),
-    Figure(
-        "target_rows_per_round", _traced(lambda one: one.rows), "target rows per round", TIME,
-        digits=1,
-    ),
-    Figure(
-        "joules_per_token", _traced(lambda one: one.joules_per_token), "joules per token", TIME,
-        digits=3,
-    ),
+    Figure("", _traced("total"), "round", TIME, "ms"),
+    Figure("target_rows_per_round", _traced("rows"), "target rows per round", TIME, digits=1),
+    Figure("joules_per_token", _traced("joules_per_token"), "joules per token", TIME, digits=3),
     Figure("speedup_withheld", lambda row: row.withheld),
     Figure("prompts_for_5_percent", lambda row: prompts_for(SPEEDUP.of(row), PRECISION)),
     Figure("label", lambda row: row.label),
-    Figure("baseline", lambda row: row.is_baseline),
+    Figure("baseline", lambda row: row.entry.is_baseline),
     Figure("run", lambda row: row.entry.manifest.run),
     Figure("cell", lambda row: row.entry.cell_id),
     *map(_setting, ("options", "details")),
@@ -242,12 +231,10 @@ FIGURES: tuple[Figure[Any], ...] = (
     Figure("machine", lambda row: machine_id(row.entry.manifest.environment)),
     Figure("environment", lambda row: row.entry.manifest.environment),
     Figure("against", _rival, "fastest", AGAINST),
-    Figure("against_n", _against(lambda c: c.aal_ratio.n, None), "n", AGAINST, digits=0),
-    Figure("against_speed", _against(lambda c: c.speed), "speed over the fastest's", AGAINST),
-    Figure("against_aal_ratio", _against(lambda c: c.aal_ratio), "AAL over the fastest's", AGAINST),
-    Figure(
-        "against_aal_difference", _against(lambda c: c.aal_difference), "AAL difference", AGAINST
-    ),
+    Figure("against_n", _compared_prompts, "n", AGAINST, digits=0),
+    Figure("against_speed", _against("speed"), "speed over the fastest's", AGAINST),
+    Figure("against_aal_ratio", _against("aal_ratio"), "AAL over the fastest's", AGAINST),
+    Figure("against_aal_difference", _against("aal_difference"), "AAL difference", AGAINST),
     Figure(
         "against_prompts_to_decide", lambda row: row.prompts_to_decide, "told apart by speed",
         AGAINST, show=_show_told_apart,

@@ -43,15 +43,10 @@ SYMBOLS = {
 
 def html_text(summary: Summary) -> str:
     """The page. Its plots need matplotlib, which is imported only here."""
-    headings = captions.headings(summary)
-    sections = [
-        _section(number, heading, table)
-        for number, (heading, table) in enumerate(zip(headings, summary.tables, strict=True), 1)
-    ]
-    contents = [
-        f'<li><a href="#table-{number}">{escape(heading)}</a></li>'
-        for number, heading in enumerate(headings, 1)
-    ]
+    sections, contents = [], []
+    for number, (heading, table) in enumerate(captions.headed(summary), 1):
+        sections.append(_section(number, heading, table))
+        contents.append(f'<li><a href="#table-{number}">{escape(heading)}</a></li>')
     return PAGE.format(
         style=_own("page.css"),
         script=_own("page.js"),

@@ -1,6 +1,8 @@
 """Names for rows and tables: no longer than needed to distinguish them."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from specbench.inputs.options import as_typed
@@ -8,22 +10,35 @@ from specbench.records.records import Cell
 from specbench.report.runs import DRAFTER_SETTINGS, Entry, settings_key
 
 
-def distinguish(items: Sequence[dict[str, str]]) -> list[str]:
-    """For each item, the settings in which the items differ: ``a=1, b=2``."""
-    keys = dict.fromkeys(key for item in items for key in item)
-    differing = [key for key in keys if len({item.get(key) for item in items}) > 1]
-    return [", ".join(f"{k}={item[k]}" for k in differing if k in item) for item in items]
+def short(value: object) -> str:
+    """The first ten digits of a hash; anything else as text."""
+    text = str(value)
+    return text[:10] if re.fullmatch(r"[0-9a-f]{40,}", text) else text
+
+
+def distinguish(names: Sequence[str], settings: Sequence[dict[str, str]]) -> list[str]:
+    """For each name, the settings in which it differs from its namesakes: ``a=1, b=2``."""
+    named = list(zip(names, settings, strict=True))
+    notes = []
+    for name, own in named:
+        same = [other for known, other in named if known == name]
+        keys = dict.fromkeys(key for other in same for key in other)
+        differing = [key for key in keys if len({other.get(key) for other in same}) > 1]
+        notes.append(", ".join(f"{key}={own[key]}" for key in differing if key in own))
+    return notes
+
+
+def noted(name: str, *notes: str) -> str:
+    """A name with its notes in brackets, empty ones left out."""
+    text = "; ".join(note for note in notes if note)
+    return f"{name} ({text})" if text else name
 
 
 def configuration_labels(configurations: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
     """For each (drafter, options), the drafter with the options that distinguish its namesakes."""
-    labels = []
-    for name, options in configurations:
-        same = [other for known, other in configurations if known == name]
-        texts = distinguish([{k: as_typed(v) for k, v in one.items()} for one in same])
-        text = texts[same.index(options)]
-        labels.append(f"{name} ({text})" if text else name)
-    return labels
+    names = [name for name, _ in configurations]
+    options = [{k: as_typed(v) for k, v in given.items()} for _, given in configurations]
+    return list(map(noted, names, distinguish(names, options)))
 
 
 def cell_labels(cells: Sequence[Cell]) -> dict[str, str]:
@@ -38,65 +53,39 @@ def row_labels(entries: Sequence[Entry]) -> list[str]:
     It is the drafter's name, followed by the settings in which configurations of one drafter
     differ, and by the run if two runs have the same cell (a baseline, for example).
     """
-    by_drafter: dict[str, dict[str, Entry]] = {}
-    for entry in entries:
-        by_drafter.setdefault(entry.cell.drafter, {}).setdefault(_configuration(entry), entry)
-    notes = {
-        key: note
-        for group in by_drafter.values()
-        for key, note in zip(group, distinguish(_shown(group.values())), strict=True)
-    }
-    repeated = _repeated(entries)
-    return [_label(e, notes[_configuration(e)], _configuration(e) in repeated) for e in entries]
-
-
-def _label(entry: Entry, note: str, name_run: bool) -> str:
-    notes = [
-        note,
-        "" if entry.cell.lossless else "lossy rule",
-        f"run {entry.run}" if name_run else "",
+    keys = [settings_key(e.cell, frozenset(vars(e.cell)) - DRAFTER_SETTINGS) for e in entries]
+    cells = [entry.cell for entry in entries]
+    configurations = dict(zip(keys, cells, strict=True)).values()
+    alike = Counter((cell.drafter, repr(_chosen(cell))) for cell in configurations)
+    unclear = {drafter for (drafter, _), count in alike.items() if count > 1}
+    settings = [_chosen(c) | (_derived(c) if c.drafter in unclear else {}) for c in cells]
+    notes = distinguish([cell.drafter for cell in cells], settings)
+    places = Counter((key, cell.suite) for key, cell in zip(keys, cells, strict=True))
+    repeated = {key for (key, _), count in places.items() if count > 1}
+    return [
+        noted(
+            entry.cell.drafter,
+            note,
+            "" if entry.cell.lossless else "lossy rule",
+            f"run {entry.run}" if key in repeated else "",
+        )
+        for entry, key, note in zip(entries, keys, notes, strict=True)
     ]
-    text = "; ".join(n for n in notes if n)
-    return f"{entry.cell.drafter} ({text})" if text else entry.cell.drafter
 
 
-def _shown(configurations: Iterable[Entry]) -> list[dict[str, str]]:
-    """The options; width and rule, which follow from them, only if nothing else differs."""
-    entries = list(configurations)
-    chosen = [_chosen(entry) for entry in entries]
-    if len({repr(c) for c in chosen}) == len(chosen):
-        return chosen
-    return [{**c, **_derived(entry)} for c, entry in zip(chosen, entries, strict=True)]
-
-
-def _chosen(entry: Entry) -> dict[str, str]:
-    chosen = {key: as_typed(value) for key, value in sorted(entry.cell.options.items())}
-    draft = entry.cell.draft_model
-    if draft is not None and draft.name not in chosen.values():
-        chosen["draft"] = draft.name
+def _chosen(cell: Cell) -> dict[str, str]:
+    chosen = {key: as_typed(value) for key, value in sorted(cell.options.items())}
+    if cell.draft_model is not None and cell.draft_model.name not in chosen.values():
+        chosen["draft"] = cell.draft_model.name
     return chosen
 
 
-def _derived(entry: Entry) -> dict[str, str]:
-    draft = entry.cell.draft_model
+def _derived(cell: Cell) -> dict[str, str]:
+    """What follows from the options; it is shown only where they do not distinguish drafters."""
+    draft = cell.draft_model
     return {
-        "width": str(entry.cell.width),
-        "rule": entry.cell.rule,
+        "width": str(cell.width),
+        "rule": cell.rule,
         "revision": str(draft and draft.revision),
-        "weights": str(draft and draft.sha256)[:10],
+        "weights": short(draft and draft.sha256),
     }
-
-
-def _configuration(entry: Entry) -> str:
-    return settings_key(entry.cell, frozenset(vars(entry.cell)) - DRAFTER_SETTINGS)
-
-
-def _repeated(entries: Sequence[Entry]) -> set[str]:
-    seen: set[tuple[str, str]] = set()
-    repeated: set[str] = set()
-    for entry in entries:
-        place = (_configuration(entry), entry.cell.suite)
-        if place in seen:
-            repeated.add(place[0])
-        seen.add(place)
-    return repeated

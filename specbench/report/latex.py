@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from specbench.report import captions
 from specbench.report.cells import TableCell
-from specbench.report.summary import Summary, Table
+from specbench.report.summary import Summary
 from specbench.report.tables import Grid, grids
 
 PREAMBLE = (
@@ -21,9 +21,10 @@ SPECIAL = {
 def latex_text(summary: Summary) -> str:
     """One ``table`` float per grid, and below them the settings as a list."""
     blocks = [PREAMBLE]
-    for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
+    for heading, table in captions.headed(summary):
         blocks += [_float(heading, grid) for grid in grids(table)]
-        blocks.append(_notes(table))
+        items = [rf"\item {_escape(line)}" for line in captions.caption(table)]
+        blocks.append("\n".join([r"\begin{itemize}", *items, r"\end{itemize}"]))
     return "\n\n".join([*blocks, _escape(captions.METHOD)]) + "\n"
 
 
@@ -44,11 +45,6 @@ def _float(heading: str, grid: Grid) -> str:
             r"\end{table}",
         ]
     )
-
-
-def _notes(table: Table) -> str:
-    items = [rf"\item {_escape(line)}" for line in captions.caption(table)]
-    return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}"])
 
 
 def _line(cells: Iterable[str]) -> str:

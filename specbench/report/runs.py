@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from specbench.errors import UserError
 from specbench.records.machine import machine_id
@@ -17,9 +17,9 @@ from specbench.stats.metrics import Answers, ok
 DRAFTER_SETTINGS = frozenset(
     {"drafter", "role", "options", "draft_model", "width", "rule", "lossless", "details"}
 )
-
-
 WORST_FIRST = ("broken", "lossy", "untested", "near-tie", "identical")
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,8 @@ class Entry:
     def verdicts(self) -> dict[str, list[Sample]]:
         """The ok answers by kind of verdict, worst first; the baseline's have none."""
         answers = [] if self.is_baseline else ok(self.samples)
-        kinds = [s.verdict.kind if s.verdict else "untested" for s in answers]
-        found = {kind: [s for s, k in zip(answers, kinds, strict=True) if k == kind]
-                 for kind in WORST_FIRST}  # fmt: skip
-        return {kind: samples for kind, samples in found.items() if samples}
+        found = group_by(answers, lambda s: s.verdict.kind if s.verdict else "untested")
+        return {kind: found[kind] for kind in WORST_FIRST if kind in found}
 
     @cached_property
     def lossless(self) -> str:
@@ -108,10 +106,9 @@ def load_entries(folders: Sequence[Path], *, newest: bool = False) -> list[Entry
 
 
 def _newest(entries: Sequence[Entry]) -> list[Entry]:
-    last: dict[tuple[str, str], Entry] = {}
-    for entry in sorted(entries, key=lambda e: e.manifest.created):
-        last[entry.cell_id, machine_id(entry.manifest.environment)] = entry
-    kept = {id(entry) for entry in last.values()}
+    oldest_first = sorted(entries, key=lambda e: e.manifest.created)
+    last = {(e.cell_id, machine_id(e.manifest.environment)): e for e in oldest_first}
+    kept = set(map(id, last.values()))
     return [entry for entry in entries if id(entry) in kept]
 
 
@@ -125,15 +122,12 @@ def _load(folder: Path) -> list[Entry]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{folder} cannot be read: {error}.") from error
     counted = {key: Answers.of(group) for key, group in samples.items()}
-    arms = {
-        _settings(cell): counted[key]
-        for key, cell in manifest.cells.items()
-        if cell.role == "baseline"
-    }
+    shared = {key: settings_key(cell, DRAFTER_SETTINGS) for key, cell in manifest.cells.items()}
+    arms = {shared[k]: counted[k] for k, cell in manifest.cells.items() if cell.role == "baseline"}
     return [
         Entry(
             folder, folder.name, manifest, key, cell, samples[key], counted[key],
-            arms.get(_settings(cell)), split(trace for trace in traces if trace.cell == key),
+            arms.get(shared[key]), split(trace for trace in traces if trace.cell == key),
         )
         for key, cell in manifest.cells.items()
     ]  # fmt: skip
@@ -155,12 +149,14 @@ def _by_cell(folder: Path, manifest: Manifest) -> dict[str, tuple[Sample, ...]]:
     return {key: tuple(group.values()) for key, group in cells.items()}
 
 
-def _settings(cell: Cell) -> str:
-    """The settings that a drafter's cell shares with its baseline, as a key."""
-    return settings_key(cell, DRAFTER_SETTINGS)
-
-
 def settings_key(cell: Cell, without: frozenset[str]) -> str:
     """All settings of a cell but some, as a key; a setting added to `Cell` later is in it."""
-    kept: dict[str, Any] = {k: v for k, v in asdict(cell).items() if k not in without}
-    return repr(sorted(kept.items()))
+    return repr(sorted((k, v) for k, v in asdict(cell).items() if k not in without))
+
+
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items of each key, in their order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

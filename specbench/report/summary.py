@@ -42,16 +42,6 @@ class Row:
         return self.entry.cell
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether it is the autoregressive one."""
-        return self.entry.is_baseline
-
-    @property
-    def lossless(self) -> str:
-        """The worst verdict of its answers."""
-        return self.entry.lossless
-
-    @property
     def planned(self) -> int:
         """Prompts that were chosen, with an answer or without."""
         return len(self.cell.sample_ids)
@@ -69,7 +59,7 @@ class Row:
     @property
     def withheld(self) -> bool:
         """Whether the speedup is not shown because an answer is broken."""
-        return self.lossless == "broken" and not self.allow_broken
+        return self.entry.lossless == "broken" and not self.allow_broken
 
     @cached_property
     def comparison(self) -> Comparison | None:
@@ -113,11 +103,6 @@ class Table:
         """All rows, line by line."""
         lines = self.lines.values()
         return [line[suite] for line in lines for suite in self.suites if suite in line]
-
-    @property
-    def any_cell(self) -> Cell:
-        """A cell to read the settings from that all cells of the table share."""
-        return self.rows[0].cell
 
 
 @dataclass(frozen=True)
@@ -175,4 +160,4 @@ def _table(entries: Sequence[Entry], allow_broken: bool) -> Table:
 def _speed(row: Row) -> float:
     if row.withheld:
         return 0.0
-    return metrics.speedup(row.entry.baseline or (), row.entry.counted) or 0.0
+    return metrics.speedup(row.entry.baseline or (), row.entry.counted).value or 0.0

@@ -1,6 +1,6 @@
 """The tables of a report, the same for markdown, LaTeX, HTML and a terminal."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specbench.report import figures
@@ -57,30 +57,30 @@ def _headline_cell(row: Row | None) -> TableCell:
 
 
 def _speedup(row: Row) -> Shown:
-    if row.is_baseline:
-        return Shown("1 (baseline)", number=1.0)
+    if row.entry.is_baseline:
+        return figures.ONE
     speedup = figures.SPEEDUP.of(row)
     other = speedup.value is not None and speedup.n != figures.AAL.of(row).n
     [line] = figures.SPEEDUP.cell(row).lines
-    return _with(line, note=f"n={speedup.n}" if other else "")
+    return replace(line, note=f"n={speedup.n}" if other else "")
 
 
 def _aal(row: Row) -> Shown:
     """The AAL; of the baseline, for which it is 1, the speed."""
-    n = f"n={figures.prompts(row)}"
-    if row.is_baseline:
-        return _with(figures.tokens_per_second(row), note=n)
-    return _with(figures.AAL.line(figures.AAL.of(row)), "AAL ", n)
+    line = figures.AAL.line(figures.AAL.of(row))
+    shown = figures.tokens_per_second(row) if row.entry.is_baseline else _named("AAL", line)
+    return replace(shown, note=f"n={figures.prompts(row)}")
 
 
 def _without_loops(row: Row) -> list[Shown]:
-    if row.is_baseline or not figures.LOOPING.of(row).value:
+    if row.entry.is_baseline or not figures.LOOPING.of(row).value:
         return []
     estimate = figures.WITHOUT_LOOPS.of(row)
     if estimate.value is None:
         return [Shown("no answer without loops")]
-    return [_with(figures.AAL.line(estimate), "AAL without loops ", f"n={estimate.n}")]
+    line = _named("AAL without loops", figures.AAL.line(estimate))
+    return [replace(line, note=f"n={estimate.n}")]
 
 
-def _with(line: Shown, before: str = "", note: str = "") -> Shown:
-    return Shown(before + line.text, line.interval, note, line.number)
+def _named(name: str, line: Shown) -> Shown:
+    return replace(line, text=f"{name} {line.text}")

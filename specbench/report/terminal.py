@@ -17,14 +17,15 @@ from specbench.report.tables import columns
 WIDTH = 80
 NAME = 20
 """Characters down to which the first column may be folded; the others are never torn."""
-HEADER, WORDS, LIST = 12, 26, 40
+NO_BREAK = "\xa0"
+HEADER, WORDS, LIST = 12, 26, 43
 """Characters after which the head of a column, words, and a list by depth are broken."""
 
 
 def rich_table(summary: Summary, *, details: bool = True) -> RenderableType:
     """One headline table per suite; with ``details``, everything that the markdown says."""
     parts: list[RenderableType] = []
-    for heading, table in zip(captions.headings(summary), summary.tables, strict=True):
+    for heading, table in captions.headed(summary):
         parts.append(Text(heading, style="bold"))
         for suite in table.suites:
             parts += _headline(table, suite)
@@ -38,13 +39,13 @@ def rich_table(summary: Summary, *, details: bool = True) -> RenderableType:
 def _headline(table: Table, suite: str) -> Iterator[RichTable]:
     """The headline figures of one suite and what they rest on, one drafter per row."""
     rows = [line[suite] for line in table.lines.values() if suite in line]
-    loops = any(figures.LOOPING.of(row).value and not row.is_baseline for row in rows)
+    loops = any(figures.LOOPING.of(row).value and not row.entry.is_baseline for row in rows)
     shown = [f for f in figures.HEADLINE if loops or f is not figures.WITHOUT_LOOPS]
     return _fitting("", suite, list(map(_name, rows)), [_column(f, rows) for f in shown])
 
 
 def _name(row: Row) -> str:
-    output = "reference" if row.is_baseline else row.lossless
+    output = "reference" if row.entry.is_baseline else row.entry.lossless
     n = f"n={figures.prompts(row)}, {output}"
     return "\n".join([row.label, n, *map(str, figures.marks(row))])
 
@@ -67,12 +68,8 @@ def _stacked(cell: TableCell) -> str:
     """Interval and note below their figure; a list by depth in lines of whole items."""
     if not cell.listed:
         return "\n".join(fill(part, WORDS) for line in cell.lines for part in line.parts)
-    lines = [""]
-    for item in map(str, cell.lines):
-        if lines[-1] and len(lines[-1]) + len(item) > LIST:
-            lines.append("")
-        lines[-1] += f"{', ' if lines[-1] else ''}{item}"
-    return "\n".join(lines)
+    whole = [str(item).replace(" ", NO_BREAK) for item in cell.lines]
+    return fill(", ".join(whole), LIST).replace(NO_BREAK, " ")
 
 
 def _fitting(
@@ -82,27 +79,27 @@ def _fitting(
     if not names:
         return
     room = WIDTH - min(NAME, _width(names)) - 3
-    group: list[list[str]] = []
+    groups: list[list[list[str]]] = [[]]
     for column in columns:
-        if sum(_width(c) + 1 for c in [*group, column]) > room:
-            yield _grid(title, head, names, group)
-            title, group = "", []
-        group.append(column)
-    yield _grid(title, head, names, group)
+        if sum(_width(c) + 1 for c in [*groups[-1], column]) > room:
+            groups.append([])
+        groups[-1].append(column)
+    for group in groups:
+        header, *rows = zip([head, *names], *group, strict=True)
+        yield rich_grid(title if group is groups[0] else "", header, rows, folded=[0])
 
 
 def _width(texts: Iterable[str]) -> int:
     return max((len(line) for text in texts for line in text.split("\n")), default=0)
 
 
-def _grid(
-    title: str, head: str, names: Sequence[str], columns: Sequence[Sequence[str]]
+def rich_grid(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], folded: Sequence[int] = ()
 ) -> RichTable:
-    """Only the first column may be folded."""
+    """A table of plain text; only the columns at the places ``folded`` are broken to fit."""
     drawn = RichTable(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    drawn.add_column(Text(head), overflow="fold")
-    for column in columns:
-        drawn.add_column(Text(column[0]), no_wrap=True)
-    for name, *cells in zip(names, *(column[1:] for column in columns), strict=True):
-        drawn.add_row(*map(Text, (name, *cells)))
+    for place, name in enumerate(header):
+        drawn.add_column(Text(name), no_wrap=place not in folded, overflow="fold")
+    for row in rows:
+        drawn.add_row(*map(Text, row))
     return drawn

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from specbench.inputs.options import as_typed
 from specbench.report.labels import configuration_labels
+from specbench.report.runs import group_by
+from specbench.report.terminal import rich_grid
 from specbench.stats.bootstrap import FEW_PROMPTS, Estimate
 from specbench.stats.costs import Tuned, Tuning
 
@@ -30,7 +30,7 @@ def _best(name: str, tuned: Tuned) -> str:
     best, speedup, undecided = tuned.best, tuned.best_speedup, tuned.undecided
     if best is None or speedup is None:
         return ""
-    text = f"{name}: depth {best.depth} is best, {_number(speedup)}x"
+    text = f"{name}: depth {best.depth} is best, {speedup.text()}x"
     if len(tuned.depths) > 1:
         text += f" (interval corrected for the choice among {len(tuned.depths)} depths)"
     text += "" if (speedup.value or 0) > 1 else ", slower than no drafter"
@@ -48,15 +48,13 @@ def _listed(depths: Iterable[int]) -> str:
 
 def _curve(tuning: Tuning) -> Table:
     contexts = sorted({cost.context for cost in tuning.verify})
-    by_place = {(cost.rows, cost.context): cost for cost in tuning.verify}
-    rows = []
-    for count in sorted({cost.rows for cost in tuning.verify}):
-        found = [by_place[count, context] for context in contexts]
-        rows.append(
-            [str(count), *(f"{c.milliseconds:.2f} [{c.low:.2f}, {c.high:.2f}]" for c in found)]
-        )
+    by_context = sorted(tuning.verify, key=lambda cost: (cost.rows, cost.context))
+    rows = [
+        [str(count), *(f"{c.milliseconds:.2f} [{c.low:.2f}, {c.high:.2f}]" for c in costs)]
+        for count, costs in group_by(by_context, lambda cost: cost.rows).items()
+    ]
     title = "Milliseconds of one verification: median and quartiles"
-    return _table(title, ["rows", *(f"context {context}" for context in contexts)], rows)
+    return rich_grid(title, ["rows", *(f"context {context}" for context in contexts)], rows)
 
 
 def _depths(tuned: Tuned) -> Table:
@@ -66,33 +64,17 @@ def _depths(tuned: Tuned) -> Table:
         [
             f"{depth.depth}{'*' if depth is tuned.best else ''}",
             f"{depth.rows:.1f}",
-            _number(depth.aal).replace(" ", "\n", 1),
+            _stacked(depth.aal),
             f"{depth.draft:.2f}",
             f"{depth.verify:.2f}",
             f"{depth.break_even:.2f}",
             "-" if depth.model is None else f"{depth.model:.2f}x",
-            _number(depth.measured).replace(" ", "\n", 1),
+            _stacked(depth.measured),
         ]
         for depth in tuned.depths
     ]
-    return _table(f"{tuned.drafter} ({options})", header, rows)
+    return rich_grid(f"{tuned.drafter} ({options})", header, rows)
 
 
-def _table(title: str, header: list[str], rows: list[list[str]]) -> Table:
-    table = Table(
-        title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for name in header:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _number(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "-"
-    if estimate.interval is None:
-        return f"{estimate.value:.2f}"
-    low, high = estimate.interval
-    return f"{estimate.value:.2f} [{low:.2f}, {high:.2f}]"
+def _stacked(estimate: Estimate) -> str:
+    return estimate.text().replace(" ", "\n", 1) or "-"

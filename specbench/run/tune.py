@@ -5,7 +5,7 @@ at each depth by decoding with a drafter that may propose no deeper.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,8 +22,7 @@ from specbench.run.arms import DrafterArm, load
 from specbench.run.runner import to_sample
 from specbench.run.turns import Asking, Turn
 from specbench.stats import costs, metrics
-from specbench.stats.bootstrap import Estimate
-from specbench.stats.costs import Depth, Tuned, Tuning, VerifyCost
+from specbench.stats.costs import Tuned, Tuning, VerifyCost
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 REPEATS = 15
@@ -141,6 +140,7 @@ def _tuned(
     depths: Sequence[int],
     curve: Sequence[VerifyCost],
 ) -> Tuned:
+    """Both arms turn by turn at every depth, each compared with the fastest on the same prompts."""
     width, cell = arm.bound.width, arm.cells[0]
     kept = [depth for depth in depths if depth <= max(1, width)]
     if not kept:
@@ -148,41 +148,17 @@ def _tuned(
             f"The drafter {cell.drafter!r} proposes at most {width} tokens, fewer than any "
             f"of the depths {', '.join(map(str, depths))}: give a smaller one."
         )
-    measured = [_measure(base, replace(arm, depth=depth), turns, depth, curve) for depth in kept]
-    return Tuned(cell.drafter, cell.options, tuple(_compared(measured)))
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """A depth with the answers of both arms that it was measured by."""
-
-    depth: Depth
-    baseline: list[Sample]
-    samples: list[Sample]
-
-
-def _measure(
-    base: DrafterArm,
-    arm: DrafterArm,
-    turns: Sequence[Turn],
-    depth: int,
-    curve: Sequence[VerifyCost],
-) -> _Measured:
-    """Both arms turn by turn, then the drafter once more under the probe."""
-    baseline, samples = _both(base, arm, turns)
-    draft = _draft_milliseconds(arm, turns)
-    return _Measured(costs.modelled(depth, curve, draft, baseline, samples), baseline, samples)
-
-
-def _compared(measured: Sequence[_Measured]) -> list[Depth]:
-    """The depths, each compared with the fastest one on the same prompts."""
-    best = max(measured, key=lambda m: m.depth.measured.value or 0.0)
-    return [
-        one.depth if one is best else replace(one.depth, over_best=_over(one, best))
-        for one in measured
+    measured = []
+    for depth in kept:
+        capped = replace(arm, depth=depth)
+        answers = _both(base, capped, turns)
+        draft = _draft_milliseconds(capped, turns)
+        measured.append((costs.modelled(depth, curve, draft, *answers), answers))
+    best, of_best = max(measured, key=lambda one: one[0].measured.value or 0.0)
+    compared = [
+        one
+        if one is best
+        else replace(one, over_best=metrics.speedup_change(*answers, *of_best).ratio)
+        for one, answers in measured
     ]
-
-
-def _over(one: _Measured, best: _Measured) -> Estimate:
-    pairs = one.baseline, one.samples, best.baseline, best.samples
-    return metrics.speedup_change(*pairs).ratio
+    return Tuned(cell.drafter, cell.options, tuple(compared))

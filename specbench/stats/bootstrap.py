@@ -35,6 +35,13 @@ class Estimate:
     interval: Interval | None
     n: int
 
+    def text(self, digits: int = 2) -> str:
+        """``3.10 [2.90, 3.30]``; empty without a value."""
+        if self.value is None:
+            return ""
+        ends = ", ".join(f"{end:.{digits}f}" for end in self.interval or ())
+        return f"{self.value:.{digits}f}" + (f" [{ends}]" if ends else "")
+
 
 def estimates(sums: Array, statistic: Statistic, seed: int = 0) -> list[Estimate]:
     """Bootstrap of ``statistic``, which maps ``[..., columns]`` sums to ``[..., figures]``.
@@ -47,10 +54,11 @@ def estimates(sums: Array, statistic: Statistic, seed: int = 0) -> list[Estimate
     n = len(sums)
     values = statistic(sums.sum(0))
     draws = statistic(_resamples(n, seed) @ sums) if n > 1 else np.zeros((0, len(values)))
-    intervals = _intervals(draws, n)
     return [
-        Estimate(float(value), interval, n) if np.isfinite(value) else Estimate(None, None, n)
-        for value, interval in zip(values, intervals, strict=True)
+        Estimate(float(value), _interval(drawn, n), n)
+        if np.isfinite(value)
+        else Estimate(None, None, n)
+        for value, drawn in zip(values, draws.T, strict=True)
     ]
 
 
@@ -63,12 +71,12 @@ def _resamples(n: int, seed: int) -> Array:
     return counts.reshape(RESAMPLES, n).astype(np.float64)
 
 
-def _intervals(draws: Array, n: int) -> list[Interval | None]:
-    if np.isfinite(draws).all() and draws.size:
-        ends = np.quantile(draws, [_tail(n), 1 - _tail(n)], axis=0)
-        return [(float(low), float(high)) for low, high in ends.T]
-    columns = [column[np.isfinite(column)] for column in draws.T]
-    return [_intervals(c[:, None], n)[0] if c.size else None for c in columns]
+def _interval(draws: Array, n: int) -> Interval | None:
+    known = draws[np.isfinite(draws)]
+    if not known.size:
+        return None
+    low, high = np.quantile(known, [_tail(n), 1 - _tail(n)])
+    return float(low), float(high)
 
 
 def _tail(n: int) -> float:

@@ -141,7 +141,7 @@ def modelled(
     rounds = [r for sample in samples for r in sample.rounds]
     rows = 1 + sum(drafted for drafted, _, _ in rounds) / max(1, len(rounds))
     step, verify = milliseconds_per_token(baseline), interpolated(curve, rows)
-    aal = metrics.estimate_pooled_aal(samples)
+    aal = metrics.pooled_aal(samples)
     return Depth(
         depth,
         rows,
@@ -150,7 +150,7 @@ def modelled(
         verify,
         break_even=(draft + verify) / step,
         model=None if aal.value is None else aal.value * step / (draft + verify),
-        measured=metrics.estimate_speedup(baseline, samples),
+        measured=metrics.speedup(baseline, samples),
     )
 
 

@@ -10,7 +10,6 @@ Every function accepts samples or `Answers`; count a cell once to compute severa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -99,8 +98,8 @@ class Answers:
             emitted=lengths @ np.arange(lengths.shape[1]),
             rounds=lengths.sum(1),
             output=np.array([float(len(s.output)) for s in answers]),
-            prefill=_seconds(s.prefill_seconds for s in answers),
-            decode=_seconds(s.decode_seconds for s in answers),
+            prefill=np.array([s.prefill_seconds for s in answers], dtype=np.float64),
+            decode=np.array([s.decode_seconds for s in answers], dtype=np.float64),
             repeated=grams[:, 0].astype(np.float64),
             grams=grams[:, 1].astype(np.float64),
             cut=np.array([float(s.finish == "length") for s in answers]),
@@ -136,44 +135,39 @@ def ok(samples: Iterable[Sample]) -> list[Sample]:
     return sorted((s for s in samples if s.status == "ok"), key=lambda s: (s.sample, s.turn))
 
 
-def pooled_aal(samples: Samples) -> float | None:
-    """Emitted tokens per round over all rounds; None without rounds."""
-    return _value(_aal_sums(samples))
+def pooled_aal(samples: Samples) -> Estimate:
+    """Emitted tokens per round over all rounds."""
+    answers = Answers.of(samples)
+    return _estimate(answers.sums(answers.emitted, answers.rounds))
 
 
-def speedup(baseline: Samples, samples: Samples) -> float | None:
-    """Decode-only speedup on the (sample, turn) pairs that both arms have; None without any."""
-    return _value(_decode_pairs(baseline, samples), _quotient_of_ratios)
-
-
-def estimate_pooled_aal(samples: Samples, seed: int = 0) -> Estimate:
-    """`pooled_aal` with its interval."""
-    return _estimate(_aal_sums(samples), seed=seed)
-
-
-def estimate_macro_aal(samples: Samples, seed: int = 0) -> Estimate:
+def macro_aal(samples: Samples) -> Estimate:
     """Mean over answers of each answer's emitted tokens per round.
 
     Answers without a round (their first token ended them) are left out.
     """
     answers = Answers.of(samples)
     answers = answers.where(answers.rounds > 0)
-    means = answers.emitted / answers.rounds
-    return _estimate(answers.sums(means, np.ones_like(means)), seed=seed)
+    return _mean(answers, answers.emitted / answers.rounds)
 
 
-def estimate_tokens_per_second(samples: Samples, seed: int = 0) -> Estimate:
+def tokens_per_second(samples: Samples) -> Estimate:
     """Emitted tokens over decode seconds; the prefill and its token are excluded."""
-    timed = _timed(Answers.of(samples))
-    return _estimate(timed.sums(timed.emitted, timed.decode), seed=seed)
+    timed = _timed(samples)
+    return _estimate(timed.sums(timed.emitted, timed.decode))
 
 
-def estimate_speedup(baseline: Samples, samples: Samples, seed: int = 0) -> Estimate:
-    """`speedup` with its interval; a prompt is drawn with both arms."""
-    return _estimate(_decode_pairs(baseline, samples), _quotient_of_ratios, seed)
+def speedup(baseline: Samples, samples: Samples) -> Estimate:
+    """Decode-only speedup on the (sample, turn) pairs that both arms have.
+
+    A prompt is drawn with both arms.
+    """
+    arm, drafter = _paired(_timed(baseline), _timed(samples))
+    sums = arm.sums(arm.decode, arm.emitted, drafter.decode, drafter.emitted)
+    return _estimate(sums, _quotient_of_ratios)
 
 
-def estimate_end_to_end_speedup(baseline: Samples, samples: Samples, seed: int = 0) -> Estimate:
+def end_to_end_speedup(baseline: Samples, samples: Samples) -> Estimate:
     """Speedup with the prefill: seconds of prefill and decode per output token.
 
     The prefill's own token is counted here, since its seconds are.
@@ -182,17 +176,17 @@ def estimate_end_to_end_speedup(baseline: Samples, samples: Samples, seed: int =
     sums = arm.sums(
         arm.prefill + arm.decode, arm.output, drafter.prefill + drafter.decode, drafter.output
     )
-    return _estimate(sums, _quotient_of_ratios, seed)
+    return _estimate(sums, _quotient_of_ratios)
 
 
-def estimate_acceptance(samples: Samples, seed: int = 0) -> list[Estimate]:
+def acceptance(samples: Samples) -> tuple[Estimate, ...]:
     """Share of all rounds whose kept path reached depth 1, 2, ... up to the deepest reached."""
-    return estimates(_depth_sums(samples), lambda sums: _ratio(sums[..., 1:], sums[..., :1]), seed)
+    return _by_depth(samples, lambda sums: _ratio(sums[..., 1:], sums[..., :1]))
 
 
-def estimate_conditional_acceptance(samples: Samples, seed: int = 0) -> list[Estimate]:
+def conditional_acceptance(samples: Samples) -> tuple[Estimate, ...]:
     """Share of the rounds that reached depth k - 1 which reached depth k too, for k = 1, 2, ..."""
-    return estimates(_depth_sums(samples), lambda sums: _ratio(sums[..., 1:], sums[..., :-1]), seed)
+    return _by_depth(samples, lambda sums: _ratio(sums[..., 1:], sums[..., :-1]))
 
 
 def emitted_histogram(samples: Samples) -> dict[int, int]:
@@ -201,26 +195,25 @@ def emitted_histogram(samples: Samples) -> dict[int, int]:
     return {length: int(count) for length, count in enumerate(counts) if count}
 
 
-def estimate_repeated_4grams(samples: Samples, seed: int = 0) -> Estimate:
+def repetition(samples: Samples) -> Estimate:
     """Share of 4-grams of token ids that repeat an earlier one of their answer.
 
     Text in a loop is easy to draft, so a high share means that AAL is lower on proper text.
     """
     answers = Answers.of(samples)
-    return _estimate(answers.sums(answers.repeated, answers.grams), seed=seed)
+    return _estimate(answers.sums(answers.repeated, answers.grams))
 
 
-def estimate_looping(samples: Samples, seed: int = 0) -> Estimate:
+def looping(samples: Samples) -> Estimate:
     """Share of answers that loop, by `LOOP_SHARE`."""
     answers = Answers.of(samples)
-    looping = answers.looping.astype(np.float64)
-    return _estimate(answers.sums(looping, np.ones_like(looping)), seed=seed)
+    return _mean(answers, answers.looping.astype(np.float64))
 
 
-def estimate_aal_without_loops(samples: Samples, seed: int = 0) -> Estimate:
+def aal_without_loops(samples: Samples) -> Estimate:
     """Pooled AAL over the answers that do not loop."""
     answers = Answers.of(samples)
-    return estimate_pooled_aal(answers.where(~answers.looping), seed)
+    return pooled_aal(answers.where(~answers.looping))
 
 
 def dominated_by_loops(samples: Samples) -> bool:
@@ -229,38 +222,33 @@ def dominated_by_loops(samples: Samples) -> bool:
     return bool(answers.emitted[answers.looping].sum() > answers.emitted.sum() / 2)
 
 
-def estimate_cut_at_budget(samples: Samples, seed: int = 0) -> Estimate:
+def cut_at_budget(samples: Samples) -> Estimate:
     """Share of answers that the budget ended."""
     answers = Answers.of(samples)
-    return _estimate(answers.sums(answers.cut, np.ones_like(answers.cut)), seed=seed)
+    return _mean(answers, answers.cut)
 
 
-def compare(first: Samples, second: Samples, seed: int = 0) -> Comparison:
+def compare(first: Samples, second: Samples) -> Comparison:
     """Compare two drafters on the (sample, turn) pairs that both have.
 
     Use ``speed`` only if one run measured both.
     """
-    one, other = _paired(Answers.of(first), Answers.of(second))
+    one, other = _paired(first, second)
     aal = one.sums(one.emitted, one.rounds, other.emitted, other.rounds)
     return Comparison(
-        speed=estimate_speedup(second, first, seed),
-        aal_ratio=_estimate(aal, _quotient_of_ratios, seed),
-        aal_difference=_estimate(aal, _difference_of_ratios, seed),
+        speed=speedup(second, first),
+        aal_ratio=_estimate(aal, _quotient_of_ratios),
+        aal_difference=_estimate(aal, _difference_of_ratios),
     )
 
 
 def aal_change(after: Samples, before: Samples) -> Change:
     """Pooled AAL of one run over that of another."""
-    one, other = (
-        part.sums(part.emitted, part.rounds)
-        for part in _paired(Answers.of(after), Answers.of(before))
-    )
+    one, other = (part.sums(part.emitted, part.rounds) for part in _paired(after, before))
     return _change(one, other, _first_over_second)
 
 
-def speedup_change(
-    arm: Samples, samples: Samples, other_arm: Samples, other: Samples, seed: int = 0
-) -> Change:
+def speedup_change(arm: Samples, samples: Samples, other_arm: Samples, other: Samples) -> Change:
     """Speedup of one run over that of another, each against its own baseline.
 
     On the answers that all four have; a prompt is drawn, or swapped, with all of them.
@@ -268,10 +256,10 @@ def speedup_change(
     parts = _paired(*(_timed(one) for one in (arm, samples, other_arm, other)))
     base, drafter, other_base, other_drafter = (p.sums(p.decode, p.emitted) for p in parts)
     after, before = np.hstack([base, drafter]), np.hstack([other_base, other_drafter])
-    return _change(after, before, _quotient_of_ratios, seed)
+    return _change(after, before, _quotient_of_ratios)
 
 
-def _change(after: Array, before: Array, figure: Statistic, seed: int = 0) -> Change:
+def _change(after: Array, before: Array, figure: Statistic) -> Change:
     columns = after.shape[1]
 
     def ratio(sums: Array) -> Array:
@@ -279,24 +267,13 @@ def _change(after: Array, before: Array, figure: Statistic, seed: int = 0) -> Ch
 
     few = 1 < len(after) <= MOST_PROMPTS
     exact = swap_test(after, before, figure) if few else None
-    return Change(_estimate(np.hstack([after, before]), ratio, seed), exact)
+    return Change(_estimate(np.hstack([after, before]), ratio), exact)
 
 
-def _aal_sums(samples: Samples) -> Array:
+def _by_depth(samples: Samples, statistic: Statistic) -> tuple[Estimate, ...]:
+    """A statistic of rounds, then rounds that reached depth 1, 2, ..., up to the deepest."""
     answers = Answers.of(samples)
-    return answers.sums(answers.emitted, answers.rounds)
-
-
-def _decode_pairs(baseline: Samples, samples: Samples) -> Array:
-    """``[prompts, 4]``: seconds and tokens of the baseline, seconds and tokens of the drafter."""
-    arm, drafter = _paired(_timed(baseline), _timed(samples))
-    return arm.sums(arm.decode, arm.emitted, drafter.decode, drafter.emitted)
-
-
-def _depth_sums(samples: Samples) -> Array:
-    """``[prompts, 1 + deepest]``: rounds, then rounds that reached depth 1, 2, ..."""
-    answers = Answers.of(samples)
-    return answers.sums(answers.reached)
+    return tuple(estimates(answers.sums(answers.reached), statistic))
 
 
 def _timed(samples: Samples, *, prefill: bool = False) -> Answers:
@@ -305,12 +282,11 @@ def _timed(samples: Samples, *, prefill: bool = False) -> Answers:
     return answers.where(np.isfinite(known))
 
 
-def _paired(*parts: Answers) -> list[Answers]:
+def _paired(*arms: Samples) -> list[Answers]:
     """All of them on the answers that all have, row by row."""
+    parts = [Answers.of(arm) for arm in arms]
     common = set.intersection(*(set(part.keys) for part in parts))
-    return [
-        part.where(np.array([key in common for key in part.keys], dtype=bool)) for part in parts
-    ]
+    return [part.where(np.array([k in common for k in part.keys], dtype=bool)) for part in parts]
 
 
 def _histograms(values: Sequence[NDArray[np.int64]]) -> Array:
@@ -318,10 +294,6 @@ def _histograms(values: Sequence[NDArray[np.int64]]) -> Array:
     width = 1 + max((int(v.max()) for v in values if v.size), default=0)
     counts = [np.bincount(v, minlength=width) for v in values]
     return np.array(counts, dtype=np.float64).reshape(-1, width)
-
-
-def _seconds(values: Iterable[float | None]) -> Array:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def repeated_4grams(tokens: Sequence[int]) -> tuple[int, int]:
@@ -347,10 +319,9 @@ def _difference_of_ratios(sums: Array) -> Array:
     return _first_over_second(sums[..., :2]) - _first_over_second(sums[..., 2:])
 
 
-def _value(sums: Array, statistic: Statistic = _first_over_second) -> float | None:
-    value = float(statistic(sums.sum(0))[0])
-    return value if np.isfinite(value) else None
+def _mean(answers: Answers, values: Array) -> Estimate:
+    return _estimate(answers.sums(values, np.ones_like(values)))
 
 
-def _estimate(sums: Array, statistic: Statistic = _first_over_second, seed: int = 0) -> Estimate:
-    return estimates(sums, statistic, seed)[0]
+def _estimate(sums: Array, statistic: Statistic = _first_over_second) -> Estimate:
+    return estimates(sums, statistic)[0]

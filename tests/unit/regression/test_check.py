@@ -26,7 +26,6 @@ from specbench.records.records import (
 from specbench.records.traces import TRACES, Trace
 from specbench.regression import outputs
 from specbench.regression.check import Finding, check
-from specbench.regression.terminal import rich_check
 from tests.helpers.checked_runs import AR, DRAFT, make_run
 
 
@@ -248,7 +247,7 @@ def test_the_table_fits_eighty_columns_with_long_names(tmp_path: Path) -> None:
     suite = "/data/somebody/suites/a-suite-of-my-own.jsonl"
     long = tuple(replace(f, drafter=drafter, suite=suite) for f in found.findings)
     console = Console(width=80, record=True, file=StringIO())
-    console.print(rich_check(replace(found, findings=long)))
+    console.print(outputs.rich_check(replace(found, findings=long)))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     table = text.split("Judged:")[0]

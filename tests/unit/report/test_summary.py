@@ -105,7 +105,7 @@ def test_a_cell_is_as_lossless_as_its_worst_answer(
 ) -> None:
     samples = [answer(LOOKUP, s, 2, 1.0, kind) for s, kind in zip("pq", kinds, strict=True)]
     [row] = rows(write(tmp_path / "run", [LOOKUP], samples)).values()
-    assert row.lossless == worst
+    assert row.entry.lossless == worst
     assert sum(map(len, row.entry.verdicts.values())) == 2
 
 
@@ -113,7 +113,7 @@ def test_a_lossy_rule_is_marked_whatever_its_answers_show(tmp_path: Path) -> Non
     cell = replace(LOOKUP, lossless=False)
     samples = [answer(cell, s, 2, 1.0, "identical") for s in "pq"]
     folder = write(tmp_path / "run", [cell], samples)
-    assert rows(folder)["prompt-lookup (lossy rule)"].lossless == "lossy"
+    assert rows(folder)["prompt-lookup (lossy rule)"].entry.lossless == "lossy"
     assert "LOSSY" in render(summarise([folder]), "markdown")
 
 

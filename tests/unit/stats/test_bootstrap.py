@@ -64,9 +64,9 @@ def figures(drawn: dict[str, Array]) -> dict[str, Estimate]:
     second = answers(drawn, "second", "second_rounds")
     compared = metrics.compare(first, second)
     return {
-        "AAL": metrics.estimate_pooled_aal(first),
-        "macro AAL": metrics.estimate_macro_aal(first),
-        "speedup": metrics.estimate_speedup(base, first),
+        "AAL": metrics.pooled_aal(first),
+        "macro AAL": metrics.macro_aal(first),
+        "speedup": metrics.speedup(base, first),
         "speed ratio": compared.speed,
         "AAL ratio": compared.aal_ratio,
         "AAL difference": compared.aal_difference,

@@ -12,7 +12,7 @@ from drafters.oracle.options import OracleOptions
 from specbench.api import Sampling, Target, TargetView, UserError
 from specbench.core.decode import Decoding, generate
 from specbench.records.records import Sample
-from specbench.stats.metrics import estimate_acceptance, estimate_pooled_aal
+from specbench.stats.metrics import acceptance, pooled_aal
 from specbench.testing import CONTRACT, NO_STOPS, Check, plain, random_prompts, tiny_target
 
 
@@ -67,14 +67,14 @@ def test_the_counting_is_that_of_the_formula(
     """AAL and acceptance at every depth lie in their intervals around the exact figure."""
     drafter = oracle(target, rate=rate, tokens=tokens, branches=branches)
     samples = answers(target, drafter, 12, Sampling(temperature))
-    aal = estimate_pooled_aal(samples)
+    aal = pooled_aal(samples)
     assert aal.value is not None
     assert aal.interval is not None
     expected = (1 - rate ** (tokens + 1)) / (1 - rate)
     low, high = aal.interval
     assert low <= expected <= high
     assert high - low < 0.8, "an interval that holds everything tests nothing"
-    depths = estimate_acceptance(samples)
+    depths = acceptance(samples)
     assert len(depths) == tokens
     for depth, share in enumerate(depths, 1):
         assert share.value == pytest.approx(rate**depth, abs=0.1)
