@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.drafting.checkpoints import find_checkpoint
-from specbench.training.corpus.data import EXCLUSION_WORDS, FileFacts, sha256_of
+from specbench.training.corpus.data import EXCLUSION_WORDS, FileFacts
+from specbench.training.corpus.formats import sha256_of
 from specbench.training.loop import TrainResult
 from specbench.training.settings import TrainSettings
 
@@ -83,20 +84,17 @@ def stages_of(name: str) -> list[dict[str, Any]]:
         UserError: there is no such model.
     """
     path = find_checkpoint(name, None, role="model") / "card.json"
-    if not path.is_file():
-        return []
-    card = json.loads(path.read_text())
-    return [*card.get("before", []), _stage(card)]
+    return _stages(json.loads(path.read_text())) if path.is_file() else []
 
 
-def _stage(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a later card says about this run."""
+def _stages(card: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a later card says about the run of this card, and about those before it."""
     kept = ("command", "settings", "tokens_seen", "final_train_loss", "validation")
-    return {key: card[key] for key in kept}
+    return [*card.get("before", []), {key: card[key] for key in kept}]
 
 
 def _about(card: Mapping[str, Any]) -> str:
-    stages = [*card.get("before", []), _stage(card)]
+    stages = _stages(card)
     runs = "\n".join(
         f"| {s['settings']['steps']} | {s['tokens_seen']:,} | {s['settings']['seed']} "
         f"| {s['final_train_loss']:.4f} | {s['validation'].get('validation_loss', math.nan):.4f} |"

@@ -1,7 +1,6 @@
 """The frozen target in a draft's training: weights to borrow, hidden states to learn from."""
 
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +21,6 @@ class FrozenTarget:
         self.view: TargetView = target.view()
         self._body = target.model.get_decoder()
         self.layers: nn.ModuleList = target.layers
-
-    @classmethod
-    def load(
-        cls, name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-    ) -> Self:
-        """Load from a hub id, a folder, or the name of an embedded model.
-
-        Raises:
-            UserError: nothing loadable under that name, or a model that is refused.
-        """
-        return cls(Target.load(name, device=device, dtype=dtype))
 
     @torch.no_grad()
     def features(self, tokens: Tensor, boundaries: Sequence[int]) -> Tensor:

@@ -3,10 +3,8 @@
 import json
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +67,9 @@ def train(
             before_step(trainer.step)
             trainer.advance()
             if trainer.due(settings.log_every):
-                progress.show(trainer.report())
+                progress.show(trainer.step, trainer.report())
             if trainer.due(settings.validate_every):
-                progress.note(trainer.validated(validate))
+                progress.note(trainer.step, trainer.validated(validate))
             if trainer.due(settings.checkpoint_every):
                 trainer.save()
     return TrainResult(trainer.last_loss, trainer.tokens, trainer.validation)
@@ -118,8 +116,8 @@ class _Trainer:
         """True at every ``every``-th step, and at the last one."""
         return self.step % every == 0 or self.step == self.settings.steps
 
-    def report(self) -> dict[str, float]:
-        """Log the mean loss and the speed since the last report."""
+    def report(self) -> str:
+        """Log the mean loss and the speed since the last report, and put them in words."""
         if self._running:
             self.last_loss = torch.stack(self._running).mean().item()
             self._running.clear()
@@ -128,15 +126,9 @@ class _Trainer:
         seconds = now() - self._clock
         speed = (self.tokens - self._clock_tokens) / seconds
         self._clock, self._clock_tokens = now(), self.tokens
-        return self._log(
-            {
-                "step": self.step,
-                "loss": self.last_loss,
-                "lr": self.settings.rate(self.step - 1),
-                "tokens": self.tokens,
-                "tokens_per_second": speed,
-            }
-        )
+        rate = self.settings.rate(self.step - 1)
+        self._log(loss=self.last_loss, lr=rate, tokens=self.tokens, tokens_per_second=speed)
+        return f"loss {self.last_loss:.3f}  {speed:.0f} tokens/s"
 
     def validated(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Validate the present weights; the time it takes does not count as training."""
@@ -147,7 +139,8 @@ class _Trainer:
             self.validation = validate()
         self.module.train(training)
         self._clock += now() - start
-        return self._log({"step": self.step, **self.validation})
+        self._log(**self.validation)
+        return self.validation
 
     def save(self) -> None:
         """Write everything that `restore` needs."""
@@ -180,49 +173,27 @@ class _Trainer:
         self._running = state["running"]
         self._clock_tokens = self.tokens
 
-    def _log(self, line: dict[str, Any]) -> dict[str, Any]:
+    def _log(self, **figures: float) -> None:
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
-        return line
+            log.write(json.dumps({"step": self.step, **figures}) + "\n")
 
 
 def make_optimizer(parameters: list[nn.Parameter], settings: TrainSettings) -> torch.optim.AdamW:
     """Make AdamW with weight decay on matrices only."""
     matrices = [p for p in parameters if p.ndim >= 2]
     others = [p for p in parameters if p.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    decays = ((matrices, settings.weight_decay), (others, 0.0))
+    groups = [{"params": group, "weight_decay": decay} for group, decay in decays if group]
     return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95), fused=True)
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Mixed precision for ``bf16``, nothing for ``fp32``."""
-    dtype = dtype_of(precision)
-    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def dtype_of(precision: str) -> torch.dtype:
-    """The dtype of ``auto`` (bf16 on CUDA, else fp32), ``bf16`` or ``fp32``.
-
-    Raises:
-        UserError: another name.
-    """
-    known = {"bf16": torch.bfloat16, "fp32": torch.float32}
-    if precision == "auto":
-        precision = "bf16" if torch.cuda.is_available() else "fp32"
-    if precision not in known:
-        raise UserError(f"Unknown precision {precision!r}.", "Known: bf16, fp32.")
-    return known[precision]
-
-
-def resolved(settings: TrainSettings) -> TrainSettings:
-    """The settings with the precision that ``auto`` stands for on this machine.
-
-    Raises:
-        UserError: an unknown precision.
-    """
-    dtype = dtype_of(settings.precision)
-    return replace(settings, precision="bf16" if dtype == torch.bfloat16 else "fp32")
+def resolved(precision: str) -> str:
+    """``bf16`` or ``fp32``, also where ``auto`` leaves it to the machine."""
+    if precision != "auto":
+        return precision
+    return "bf16" if torch.cuda.is_available() else "fp32"

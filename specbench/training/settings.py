@@ -12,6 +12,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+PRECISIONS = ("auto", "bf16", "fp32")
+Precision = Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."]
+Seed = Annotated[int, "Random seed."]
+
 TRAINERS = "specbench.trainers"
 TRAINER_OPTIONS = "specbench.trainers.options"
 
@@ -85,8 +89,8 @@ class TrainSettings:
     weight_decay: float = 0.1
     clip: float = 1.0
     accumulate: Annotated[int, "Batches per step."] = 1
-    seed: Annotated[int, "Random seed."] = 0
-    precision: Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."] = "fp32"
+    seed: Seed = 0
+    precision: Precision = "fp32"
     compile: Annotated[bool, "Use torch.compile."] = False
     log_every: int = 20
     validate_every: int = 1000
@@ -94,6 +98,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_least(self, steps=1, batch=1, accumulate=1, length=8, lr=0, checkpoint_every=1)
+        check_choice("precision", self.precision, PRECISIONS)
         if not 0 <= self.warmup <= 1:
             raise ValueError(f"warmup={self.warmup} must lie in [0, 1]")
 
@@ -130,11 +135,12 @@ class ResponseSettings:
     batch: Annotated[int, "Answers decoded together."] = 64
     limit: Annotated[int | None, "Most prompts, chosen by the seed."] = None
     longest_prompt: Annotated[int, "Leave out prompts of more tokens than this."] = 512
-    seed: Annotated[int, "Random seed."] = 0
-    precision: Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."] = "fp32"
+    seed: Seed = 0
+    precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         check_least(self, max_new_tokens=1, temperature=0, batch=1, limit=1)
+        check_choice("precision", self.precision, PRECISIONS)
 
 
 def check_least(settings: object, **least: float) -> None:

@@ -1,8 +1,14 @@
-"""Rows of public data files as chats: one small adapter per set of field names."""
+"""Public data files as chats: one small adapter per set of field names of a row."""
 
+import gzip
+import hashlib
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+from specbench.errors import UserError
 
 Row = dict[str, Any]
 Chat = list[dict[str, str]]
@@ -18,6 +24,49 @@ PLAIN_ROLE = "text"
 
 OASST_PATHS = 3
 """Paths taken from one message tree: those that begin with the best-ranked replies."""
+
+
+def read_chats(path: Path) -> Iterator[Chat]:
+    """Read all chats of a file.
+
+    Raises:
+        UserError: there is no such file, or names the row that is not JSON or has no known fields.
+    """
+    for number, row in enumerate(read_rows(path), start=1):
+        chats = chats_of(row) if isinstance(row, dict) else None
+        if chats is None:
+            known = "; ".join("+".join(sorted(fields)) for fields, _ in ADAPTERS)
+            raise UserError(
+                f"Row {number} of {path} has no known fields.", f"Known sets of fields: {known}."
+            )
+        yield from chats
+
+
+def read_rows(path: Path) -> Iterator[Any]:
+    """Read the rows of a JSON array or a JSONL file, gzipped or not.
+
+    Raises:
+        UserError: there is no such file, or names the line that is not JSON.
+    """
+    if not path.is_file():
+        raise UserError(f"There is no data file {path}.")
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as stream:
+        if path.name.removesuffix(".gz").endswith(".json"):
+            yield from json.load(stream)
+            return
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise UserError(f"Line {number} of {path} is not JSON: {error}.") from None
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def chats_of(row: Row) -> list[Chat] | None:

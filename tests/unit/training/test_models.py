@@ -78,7 +78,7 @@ def test_bits_per_byte_of_known_numbers():
 
 @pytest.fixture(scope="module")
 def frozen(trained):
-    return FrozenTarget.load(str(trained[0]))
+    return FrozenTarget(Target.load(str(trained[0])))
 
 
 def test_features_are_the_hidden_states_at_the_boundaries(trained, frozen):

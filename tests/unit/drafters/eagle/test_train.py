@@ -237,7 +237,7 @@ def test_training_goes_on_from_a_draft(target: Target, tmp_path: Path) -> None:
 
 def test_an_embedded_draft_can_be_gone_on_from() -> None:
     options = Eagle3Settings(init="tiny-eagle3")
-    recipe = Eagle3Recipe.for_corpus(FrozenTarget.load("tiny-target"), options, [])
+    recipe = Eagle3Recipe.for_corpus(FrozenTarget(Target.load("tiny-target")), options, [])
     assert recipe.settled["draft_vocab_size"] == 2048
     assert all(parameter.requires_grad for parameter in recipe.draft.parameters())
 
