@@ -16,8 +16,8 @@ from specbench.api import TargetView
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.drafting.layers import Rope, RopeTables
 from specbench.training.corpus.batches import Batch
-from specbench.training.features import FrozenTarget
-from specbench.training.masking import Blocks, draw_blocks, mask_token
+from specbench.training.features import FrozenTarget, draw_matrices, sizes_like
+from specbench.training.masking import Blocks, draw_blocks, emitted_per_round, mask_token
 from specbench.training.recipe import Recipe
 
 PUBLISHED_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
@@ -46,28 +46,20 @@ class DFlashRecipe(Recipe):
         return self._weighted(blocks, self._logits(hidden, blocks), blocks.labels[blocks.learned])
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Compute the loss, and the tokens emitted per round if the text were the target's own.
-
-        A round emits one token more than the leading slots whose most likely token is right.
-        """
+        """Compute the loss and `emitted_per_round`."""
         blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
         labels = blocks.labels[blocks.learned]
         logits = self._logits(self.hidden(batch.tokens, blocks.anchors), blocks)
         right = torch.zeros_like(blocks.learned)
         right[blocks.learned] = logits.argmax(-1) == labels
-        real = blocks.learned.any(-1)
-        emitted = 1 + right.cumprod(-1).sum(-1)[real].float().mean()
-        return {
-            "validation_loss": float(self._weighted(blocks, logits, labels)),
-            "emitted_per_round": float(emitted),
-        }
+        loss = float(self._weighted(blocks, logits, labels))
+        return {"validation_loss": loss, "emitted_per_round": emitted_per_round(right, blocks)}
 
     @property
     def settled(self) -> dict[str, Any]:
-        names = ("block_size", "layers", "target_layer_ids", "mask_token_id", "heads", "kv_heads",
-                 "head_dim", "intermediate")  # fmt: skip
-        shape = {name: getattr(self.config, name) for name in names}
-        return shape | {"taps": len(self.config.target_layer_ids), "gamma": self.gamma}
+        read = {"taps": len(self.config.target_layer_ids), "gamma": self.gamma}
+        decided = self.Options.decided_by_init
+        return {name: getattr(self.config, name) for name in decided if name not in read} | read
 
     def save(self, folder: Path) -> None:
         save_model(self.draft, folder, torch.bfloat16)
@@ -75,8 +67,8 @@ class DFlashRecipe(Recipe):
     def hidden(self, tokens: Tensor, anchors: Tensor) -> Tensor:
         """Compute final hidden states ``[b, A, B, H]`` of the blocks at ``anchors`` ``[b, A]``."""
         config = self.config
-        features = self.target.features(tokens, config.taps).flatten(2)
-        context = self.draft.condition(features)
+        features, _ = self.target.forward(tokens, config.taps)
+        context = self.draft.condition(features.flatten(2))
         offsets = torch.arange(config.block_size, device=tokens.device)
         positions = anchors[..., None] + offsets
         cos, sin = self._rope(tokens.shape[1] + config.block_size)
@@ -159,9 +151,7 @@ def _started(view: TargetView, options: DFlashSettings) -> DFlashModel:
     """
     if options.init is None:
         model = DFlashModel(shape_for(view, options)).to(view.device, torch.float32)
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.02)
+        draw_matrices(model)
         return model
     folder = find_checkpoint(options.init, None)
     config = load_config(folder)
@@ -176,27 +166,17 @@ def shape_for(view: TargetView, options: DFlashSettings) -> DFlashConfig:
     Raises:
         UserError: no mask token can be found, or the target does not have the taps.
     """
-    of_target = view.config
     ids = options.target_layer_ids or default_layer_ids(view.num_layers, options.taps)
-    heads = options.heads or of_target.num_attention_heads
     config = DFlashConfig(
+        **sizes_like(view, options),
         layers=options.layers,
-        hidden=view.hidden_size,
-        intermediate=options.intermediate or of_target.intermediate_size,
-        heads=heads,
-        kv_heads=options.kv_heads or of_target.num_key_value_heads,
-        head_dim=options.head_dim or getattr(of_target, "head_dim", None) or view.hidden_size
-        // of_target.num_attention_heads,
-        vocab_size=view.vocab_size,
         block_size=options.block_size,
         mask_token_id=mask_token(view, options.mask_token_id),
         target_layer_ids=tuple(ids),
         windows=(None,) * options.layers,
         causal=(False,) * options.layers,
-        eps=getattr(of_target, "rms_norm_eps", 1e-6),
-        rope=dict(of_target.rope_parameters),
-        max_positions=of_target.max_position_embeddings,
+        rope=dict(view.config.rope_parameters),
         num_target_layers=view.num_layers,
-    )  # fmt: skip
+    )
     check_fit(config, view, "in training")
     return parse_config(dump_config(config, "bfloat16"), "in training")

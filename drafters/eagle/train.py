@@ -60,11 +60,10 @@ class Eagle3Recipe(Recipe):
         view = target.view
         self.target = target
         self.options = options
-        self.draft = (
-            fresh_draft(view, options, ids)
-            if options.init is None
-            else known_draft(view, options.init, ids)
-        )
+        if options.init is None:
+            self.draft = fresh_draft(view, options, ids)
+        else:
+            self.draft = known_draft(view, options.init, ids)
         self.taps = self.draft.config.boundaries(view.num_layers)
         self._ids = draft_ids(self.draft)
 
@@ -111,9 +110,8 @@ class Eagle3Recipe(Recipe):
     @property
     def settled(self) -> dict[str, Any]:
         config = self.draft.config
-        names = ("draft_vocab_size", "heads", "kv_heads", "head_dim", "intermediate")
-        shape = {name: getattr(config, name) for name in names}
-        return shape | {"rope_theta": config.rope["rope_theta"]}
+        known = vars(config) | {"rope_theta": config.rope["rope_theta"]}
+        return {name: known[name] for name in self.Options.decided_by_init}
 
     def save(self, folder: Path) -> None:
         save_model(self.draft, folder, torch.bfloat16)

@@ -11,7 +11,6 @@ from specbench.drafting.checkpoints import find_checkpoint
 from specbench.training.corpus.data import EXCLUSION_WORDS, FileFacts
 from specbench.training.corpus.formats import sha256_of
 from specbench.training.loop import TrainResult
-from specbench.training.settings import TrainSettings
 
 _OWN = {"card.json", "README.md"}
 _SHOWN = ("shape", "recipe", "options", "target", "parameters", "loss", "figures")
@@ -57,7 +56,6 @@ file.
 def write_loop_card(
     folder: Path,
     data: Sequence[FileFacts],
-    settings: TrainSettings,
     result: TrainResult,
     *,
     command: str,
@@ -67,7 +65,7 @@ def write_loop_card(
     card = {
         "command": command,
         **facts,
-        "settings": asdict(settings),
+        "settings": asdict(result.settings),
         "tokens_seen": result.tokens,
         "final_train_loss": result.loss,
         "validation": result.validation,

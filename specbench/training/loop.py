@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -28,8 +28,10 @@ class TrainResult:
         loss: mean of the last ``log_every`` steps, in nats.
         tokens: seen in all, padding included.
         validation: the last validation figures.
+        settings: as they were used, with a precision instead of ``auto``.
     """
 
+    settings: TrainSettings
     loss: float
     tokens: int
     validation: dict[str, float]
@@ -55,6 +57,7 @@ def train(
         UserError: ``folder`` holds an unfinished run and ``resume`` is not set, or there is nothing
             to resume, or the loss is not finite.
     """
+    settings = replace(settings, precision=resolved(settings.precision))
     trainer = _Trainer(module, loss, batches, settings, folder)
     if resume:
         trainer.restore()
@@ -72,7 +75,7 @@ def train(
                 progress.note(trainer.step, trainer.validated(validate))
             if trainer.due(settings.checkpoint_every):
                 trainer.save()
-    return TrainResult(trainer.last_loss, trainer.tokens, trainer.validation)
+    return TrainResult(settings, trainer.last_loss, trainer.tokens, trainer.validation)
 
 
 class _Trainer:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -16,7 +16,7 @@ from specbench.training.corpus.batches import Batch, DocumentBatches, pad_right
 from specbench.training.corpus.data import Document, load_corpus
 from specbench.training.corpus.tokenizer import Encoded, encode_chats
 from specbench.training.features import FrozenTarget
-from specbench.training.loop import TrainResult, resolved, train
+from specbench.training.loop import TrainResult, train
 from specbench.training.seeding import seeded
 from specbench.training.settings import DraftSettings, Job, RecipeSettings, TrainSettings
 
@@ -87,7 +87,6 @@ def train_draft(
     Raises:
         UserError: unreadable or evaluation text, or a target or an earlier draft that does not fit.
     """
-    settings = replace(settings, precision=resolved(settings.precision))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     target = FrozenTarget(Target.load(job.target, device=device))
     tokenizer = target.view.tokenizer
@@ -119,7 +118,7 @@ def train_draft(
         "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
         "before": before,
     }
-    write_loop_card(job.out, corpus.files, settings, result, command=job.command, facts=facts)
+    write_loop_card(job.out, corpus.files, result, command=job.command, facts=facts)
     return result
 
 
@@ -133,11 +132,7 @@ def _answered(
 
 
 def _validation(
-    recipe: Recipe,
-    tokenizer: Any,
-    held_out: Sequence[Document],
-    settings: TrainSettings,
-    pad: int,
+    recipe: Recipe, tokenizer: Any, held_out: Sequence[Document], settings: TrainSettings, pad: int
 ) -> Callable[[], dict[str, float]]:
     """Mean figures over held-out batches, the same random choices every time."""
     documents, _ = _answered(tokenizer, held_out, [1.0] * len(held_out), settings.length)

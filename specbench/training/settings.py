@@ -14,7 +14,6 @@ from typing import Annotated, ClassVar
 
 PRECISIONS = ("auto", "bf16", "fp32")
 Precision = Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."]
-Seed = Annotated[int, "Random seed."]
 
 TRAINERS = "specbench.trainers"
 TRAINER_OPTIONS = "specbench.trainers.options"
@@ -89,7 +88,7 @@ class TrainSettings:
     weight_decay: float = 0.1
     clip: float = 1.0
     accumulate: Annotated[int, "Batches per step."] = 1
-    seed: Seed = 0
+    seed: Annotated[int, "Random seed."] = 0
     precision: Precision = "fp32"
     compile: Annotated[bool, "Use torch.compile."] = False
     log_every: int = 20
@@ -135,7 +134,7 @@ class ResponseSettings:
     batch: Annotated[int, "Answers decoded together."] = 64
     limit: Annotated[int | None, "Most prompts, chosen by the seed."] = None
     longest_prompt: Annotated[int, "Leave out prompts of more tokens than this."] = 512
-    seed: Seed = 0
+    seed: Annotated[int, "Random seed."] = 0
     precision: Precision = "fp32"
 
     def __post_init__(self) -> None:

@@ -64,12 +64,11 @@ class EvaluationCard:
         rows = list(read_rows(path))
         if sha256_of(path) != self.sha256:
             raise UserError(f"{path} is not the file that the card of {self.name!r} describes.")
-        texts = [row[self.field] for row in rows if self._evaluated(row)]
+        if self.only is not None:
+            field, first, last = (self.only[key] for key in ("field", "first", "last"))
+            rows = [row for row in rows if first <= row[field] <= last]
+        texts = [row[self.field] for row in rows]
         return [turn for text in texts for turn in ([text] if isinstance(text, str) else text)]
-
-    def _evaluated(self, row: Mapping[str, Any]) -> bool:
-        only = self.only
-        return only is None or only["first"] <= row[only["field"]] <= only["last"]
 
 
 def training_chats(path: Path) -> list[Chat]:

@@ -35,7 +35,7 @@ def read_chats(path: Path) -> Iterator[Chat]:
     for number, row in enumerate(read_rows(path), start=1):
         chats = chats_of(row) if isinstance(row, dict) else None
         if chats is None:
-            known = "; ".join("+".join(sorted(fields)) for fields, _ in ADAPTERS)
+            known = "; ".join(names.replace(" ", "+") for names in ADAPTERS)
             raise UserError(
                 f"Row {number} of {path} has no known fields.", f"Known sets of fields: {known}."
             )
@@ -71,8 +71,8 @@ def sha256_of(path: Path) -> str:
 
 def chats_of(row: Row) -> list[Chat] | None:
     """The chats in a row; None if no adapter knows its fields."""
-    for fields, adapter in ADAPTERS:
-        if fields <= row.keys():
+    for names, adapter in ADAPTERS.items():
+        if row.keys() >= set(names.split()):
             return [chat for chat in adapter(row) if all(m["content"].strip() for m in chat)]
     return None
 
@@ -148,10 +148,8 @@ def _tree(row: Row) -> list[Chat]:
             path.append(node)
         if path[-1]["role"] == "prompter":
             path.pop()
-        roles = ("user" if m["role"] == "prompter" else "assistant" for m in path)
-        chats.append(
-            [{"role": role, "content": m["text"]} for role, m in zip(roles, path, strict=True)]
-        )
+        turns = [("user" if m["role"] == "prompter" else "assistant", m["text"]) for m in path]
+        chats.append([{"role": role, "content": text} for role, text in turns])
     return chats
 
 
@@ -166,21 +164,18 @@ def _text(row: Row) -> list[Chat]:
     return [[{"role": PLAIN_ROLE, "content": row["text"]}]]
 
 
-ADAPTERS: tuple[tuple[frozenset[str], Adapter], ...] = tuple(
-    (frozenset(names.split()), adapter)
-    for names, adapter in (
-        ("messages", _turns("messages")),
-        ("question answer", _question),
-        ("problem solution", _problem),
-        ("text code", _task_code),
-        ("prompt completion", _function),
-        ("message_tree_id prompt", _tree),
-        ("instruction instances", _instances),
-        ("instruction response", _instruction("response")),
-        ("instruction output", _instruction("output")),
-        ("conversations", _conversations),
-        ("turns", _turns("turns")),
-        ("text", _text),
-    )
-)
+ADAPTERS: dict[str, Adapter] = {
+    "messages": _turns("messages"),
+    "question answer": _question,
+    "problem solution": _problem,
+    "text code": _task_code,
+    "prompt completion": _function,
+    "message_tree_id prompt": _tree,
+    "instruction instances": _instances,
+    "instruction response": _instruction("response"),
+    "instruction output": _instruction("output"),
+    "conversations": _conversations,
+    "turns": _turns("turns"),
+    "text": _text,
+}
 """Field names that must all be present, and the function that reads such a row; first fit wins."""

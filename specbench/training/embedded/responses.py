@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +26,16 @@ THIN_OUT = 16
 """Decoding steps between two removals of finished rows from the batch."""
 
 
-@dataclass(frozen=True)
-class Written:
-    """What a file of responses holds after a run."""
-
-    responses: int
-    tokens: int
-
-
 def write_responses(
     name: str, corpora: Sequence[str], out: Path, settings: ResponseSettings
-) -> Written:
+) -> tuple[int, int]:
     """Append one chat per prompt to ``out``: the first user turn and the target's answer.
 
     Prompts that ``out`` already answers are skipped, so an interrupted run continues. An answer
     that the budget cut is kept: its last token is then not an end token.
+
+    Returns:
+        How many responses ``out`` holds, and how many tokens this run has added.
 
     Raises:
         UserError: unreadable or evaluation text, or a target that cannot be loaded or has no chat
@@ -68,7 +62,7 @@ def write_responses(
             tokens += sum(len(answer) for answer in answers)
             speed = tokens / (now() - start)
             progress.show(answered, f"{tokens} tokens  {speed:.0f} tokens/s")
-    return Written(len(done) + len(pending), tokens)
+    return len(done) + len(pending), tokens
 
 
 def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[Chat]:

@@ -27,7 +27,7 @@ from specbench.training.corpus.tokenizer import (
 )
 from specbench.training.embedded.repetition import WithAnswers, load_answers, unlikelihood
 from specbench.training.embedded.responses import encode_prompt, generate, prompt_of
-from specbench.training.loop import Loss, TrainResult, resolved, train
+from specbench.training.loop import Loss, TrainResult, train
 from specbench.training.seeding import seeded
 from specbench.training.settings import ResponseSettings, TargetShape, TrainSettings
 
@@ -147,7 +147,6 @@ def train_target(
     Raises:
         UserError: the trained model to start from cannot be loaded, or as `train`.
     """
-    settings = replace(settings, precision=resolved(settings.precision))
     before = stages_of(start) if isinstance(start, str) else []
     with seeded(settings.seed):
         model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
@@ -172,7 +171,7 @@ def train_target(
         "figures": FIGURES,
         "before": before,
     }
-    write_loop_card(out, corpus.files, settings, result, command=command, facts=facts)
+    write_loop_card(out, corpus.files, result, command=command, facts=facts)
     return result
 
 

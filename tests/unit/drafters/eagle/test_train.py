@@ -77,7 +77,7 @@ def test_training_forward_equals_drafting(
     seen: set[int] = set()
     for length in (5, 9, 14):
         context = random_tokens((14,))[:length]
-        features = recipe.target.features(context[None], drafter.taps)[0]
+        features = recipe.target.forward(context[None], drafter.taps)[0][0]
         session = drafter.open(Request(capacity=40))
         assert isinstance(session, EagleSession)
         session.commit(Commit(tuple(context.tolist()), features[:-1]))
