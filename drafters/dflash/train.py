@@ -30,29 +30,24 @@ class DFlashRecipe(Recipe):
     draft: DFlashModel
 
     def __init__(self, target: FrozenTarget, options: DFlashSettings) -> None:
-        view = target.view
-        self.target = target
-        self.options = options
-        self.draft = _started(view, options)
+        self.target, self.options = target, options
+        self.draft = _started(target.view, options)
         self.config = self.draft.config
         block = self.config.block_size
         self.gamma = options.gamma or PUBLISHED_GAMMA.get(block, block / 2)
-        self._rope = RopeTables(self.config, view.device)
+        self._rope = RopeTables(self.config, target.view.device)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Compute the cross entropy of the learned slots, slot k weighing exp(-(k - 1) / gamma)."""
-        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
-        hidden = self.hidden(batch.tokens, blocks.anchors)
-        return self._weighted(blocks, self._logits(hidden, blocks), blocks.labels[blocks.learned])
+        blocks, logits = self._drafted(batch, generator)
+        return self._weighted(blocks, logits)
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
         """Compute the loss and `emitted_per_round`."""
-        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
-        labels = blocks.labels[blocks.learned]
-        logits = self._logits(self.hidden(batch.tokens, blocks.anchors), blocks)
+        blocks, logits = self._drafted(batch, generator)
         right = torch.zeros_like(blocks.learned)
-        right[blocks.learned] = logits.argmax(-1) == labels
-        loss = float(self._weighted(blocks, logits, labels))
+        right[blocks.learned] = logits.argmax(-1) == blocks.labels[blocks.learned]
+        loss = float(self._weighted(blocks, logits))
         return {"validation_loss": loss, "emitted_per_round": emitted_per_round(right, blocks)}
 
     @property
@@ -71,10 +66,9 @@ class DFlashRecipe(Recipe):
         context = self.draft.condition(features.flatten(2))
         offsets = torch.arange(config.block_size, device=tokens.device)
         positions = anchors[..., None] + offsets
-        cos, sin = self._rope(tokens.shape[1] + config.block_size)
-        attend = BlockAttention(
-            self.draft, context, positions, (cos[: tokens.shape[1]], sin[: tokens.shape[1]])
-        )
+        length = tokens.shape[1]
+        cos, sin = self._rope(length + config.block_size)
+        attend = BlockAttention(self.draft, context, positions, (cos[:length], sin[:length]))
         ids = torch.full_like(positions, config.mask_token_id)
         ids[..., 0] = tokens.gather(1, anchors)
         weight: Tensor = self.target.view.embedding.weight  # type: ignore[assignment]
@@ -82,15 +76,16 @@ class DFlashRecipe(Recipe):
         hidden: Tensor = self.draft(block, (cos[positions], sin[positions]), attend)
         return hidden
 
-    def _logits(self, hidden: Tensor, blocks: Blocks) -> Tensor:
-        """``[learned, vocabulary]`` float32: no other row goes through the head."""
-        rows = hidden[:, :, 1:][blocks.learned]
-        return self.draft.logits(rows, self.target.view.head).float()
+    def _drafted(self, batch: Batch, generator: torch.Generator) -> tuple[Blocks, Tensor]:
+        """Draw blocks, and run the head on their learned rows alone: ``[learned, vocabulary]``."""
+        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
+        rows = self.hidden(batch.tokens, blocks.anchors)[:, :, 1:][blocks.learned]
+        return blocks, self.draft.logits(rows, self.target.view.head).float()
 
-    def _weighted(self, blocks: Blocks, logits: Tensor, labels: Tensor) -> Tensor:
-        slots = torch.arange(blocks.labels.shape[-1], device=labels.device)
+    def _weighted(self, blocks: Blocks, logits: Tensor) -> Tensor:
+        slots = torch.arange(blocks.labels.shape[-1], device=logits.device)
         weights = torch.exp(-slots / self.gamma).expand_as(blocks.labels)[blocks.learned]
-        losses = F.cross_entropy(logits, labels, reduction="none")
+        losses = F.cross_entropy(logits, blocks.labels[blocks.learned], reduction="none")
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
 

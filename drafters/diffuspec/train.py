@@ -10,7 +10,7 @@ from drafters.diffuspec.ngram import estimate, load_kenlm, tokenizer_hash, write
 from drafters.diffuspec.settings import NgramSettings
 from specbench.api import UserError
 from specbench.training.card import write_card
-from specbench.training.corpus.data import CorpusSpec, load_corpus
+from specbench.training.corpus.data import load_corpus, path_and_weight
 from specbench.training.corpus.tokenizer import Encoded, encode_chats, tokenizer_of
 from specbench.training.settings import Job
 
@@ -24,7 +24,7 @@ def train_ngram(settings: NgramSettings, job: Job) -> str:
     """
     if job.out.exists() and (not job.out.is_dir() or any(job.out.iterdir())):
         raise UserError(f"{job.out} exists and is not empty.", "Choose another --out.")
-    if any(CorpusSpec.parse(text).weight != 1 for text in job.corpora):
+    if any(path_and_weight(text)[1] != 1 for text in job.corpora):
         raise UserError("An n-gram model counts each text once: give --corpus without a weight.")
     corpus = load_corpus(job.corpora, job.exclude, settings.seed)
     tokenizer = tokenizer_of(job.target)

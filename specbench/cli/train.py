@@ -12,9 +12,8 @@ from typer.core import TyperGroup
 
 from specbench.cli.fields import with_fields
 from specbench.inputs.options import assignments, parse_options
+from specbench.inputs.registry import TRAINERS
 from specbench.training.settings import (
-    TRAINER_OPTIONS,
-    TRAINERS,
     Job,
     RecipeSettings,
     ResponseSettings,
@@ -125,7 +124,7 @@ def command_line() -> str:
 
 def _command(point: EntryPoint) -> Any:
     """Make a trainer's command; the trainer itself is imported only when the command runs."""
-    announced = entry_points(group=TRAINER_OPTIONS, name=point.name)
+    announced = entry_points(group=f"{TRAINERS}.options", name=point.name)
     settings = next(iter(announced)).load() if announced else RecipeSettings
     if issubclass(settings, RecipeSettings):
         run, summary = _recipe_command(point), f"Train a draft by the recipe {point.value}."

@@ -70,7 +70,33 @@ def write_loop_card(
         "final_train_loss": result.loss,
         "validation": result.validation,
     }
-    write_card(folder, data, card, _about(card))
+    stages = _stages(card)
+    runs = "\n".join(
+        f"| {s['settings']['steps']} | {s['tokens_seen']:,} | {s['settings']['seed']} "
+        f"| {s['final_train_loss']:.4f} | {s['validation'].get('validation_loss', math.nan):.4f} |"
+        for s in stages
+    )
+    figures = "\n".join(f"| {key} | {value:.4f} |" for key, value in result.validation.items())
+    shown = "\n".join(f"- {key}: {card[key]}" for key in card if key in _SHOWN)
+    commands = "\n".join(stage["command"] for stage in stages)
+    text = f"""Trained with
+
+```
+{commands}
+```
+
+{shown}
+
+| steps | tokens seen | seed | final training loss | validation loss |
+| ---: | ---: | ---: | ---: | ---: |
+{runs}
+
+Losses are nats per token (or whatever the recipe's loss is). On the held-out rows:
+
+| figure | |
+| --- | ---: |
+{figures}"""
+    write_card(folder, data, card, text)
 
 
 def stages_of(name: str) -> list[dict[str, Any]]:
@@ -89,32 +115,3 @@ def _stages(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a later card says about the run of this card, and about those before it."""
     kept = ("command", "settings", "tokens_seen", "final_train_loss", "validation")
     return [*card.get("before", []), {key: card[key] for key in kept}]
-
-
-def _about(card: Mapping[str, Any]) -> str:
-    stages = _stages(card)
-    runs = "\n".join(
-        f"| {s['settings']['steps']} | {s['tokens_seen']:,} | {s['settings']['seed']} "
-        f"| {s['final_train_loss']:.4f} | {s['validation'].get('validation_loss', math.nan):.4f} |"
-        for s in stages
-    )
-    validation = "\n".join(f"| {key} | {value:.4f} |" for key, value in card["validation"].items())
-    facts = "\n".join(f"- {key}: {card[key]}" for key in card if key in _SHOWN)
-    commands = "\n".join(s["command"] for s in stages)
-    return f"""Trained with
-
-```
-{commands}
-```
-
-{facts}
-
-| steps | tokens seen | seed | final training loss | validation loss |
-| ---: | ---: | ---: | ---: | ---: |
-{runs}
-
-Losses are nats per token (or whatever the recipe's loss is). On the held-out rows:
-
-| figure | |
-| --- | ---: |
-{validation}"""

@@ -1,8 +1,9 @@
-"""The one training loop: any module, any loss over batches of token ids."""
+"""The one training loop: any module, any loss over batches of token ids; seeded weights."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,19 +82,20 @@ def train(
 class _Trainer:
     """State of a run: optimizer, step, place in the data, running loss."""
 
+    SAVED = ("step", "tokens", "running", "last_loss", "validation")
+
     def __init__(
         self, module: nn.Module, loss: Loss, batches: Batches, settings: TrainSettings, folder: Path
     ) -> None:
         self.settings, self.folder = settings, folder
-        self.module, self.batches = module, batches
-        self.loss = loss
+        self.module, self.loss, self.batches = module, loss, batches
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = make_optimizer(self.parameters, settings)
         self.step = self.tokens = 0
         self.last_loss = math.nan
         self.validation: dict[str, float] = {}
-        self._running: list[Tensor] = []
+        self.running: list[Tensor] = []
         self._clock, self._clock_tokens = now(), 0
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -108,7 +110,7 @@ class _Trainer:
             with autocast(self.device, settings.precision):
                 loss = self.loss(batch, generator)
             torch.autograd.backward(loss / settings.accumulate)
-            self._running.append(loss.detach())
+            self.running.append(loss.detach())
             self.tokens += batch.tokens.numel()
         torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip)
         self.optimizer.step()
@@ -121,9 +123,9 @@ class _Trainer:
 
     def report(self) -> str:
         """Log the mean loss and the speed since the last report, and put them in words."""
-        if self._running:
-            self.last_loss = torch.stack(self._running).mean().item()
-            self._running.clear()
+        if self.running:
+            self.last_loss = torch.stack(self.running).mean().item()
+            self.running.clear()
         if not math.isfinite(self.last_loss):
             raise UserError(f"The loss is {self.last_loss} at step {self.step}.", "Lower --lr.")
         seconds = now() - self._clock
@@ -147,14 +149,9 @@ class _Trainer:
 
     def save(self) -> None:
         """Write everything that `restore` needs."""
-        state = {
-            "step": self.step,
-            "tokens": self.tokens,
+        state = {name: getattr(self, name) for name in self.SAVED} | {
             "batches": self.batches.state(),
             "settings": repr(self.settings),
-            "running": list(self._running),
-            "last_loss": self.last_loss,
-            "validation": self.validation,
             "optimizer": self.optimizer.state_dict(),
         }
         save_checkpoint(self.folder, self.module, state, self.step)
@@ -171,9 +168,8 @@ class _Trainer:
             )
         self.optimizer.load_state_dict(state["optimizer"])
         self.batches.restore(state["batches"])
-        self.step, self.tokens = state["step"], state["tokens"]
-        self.last_loss, self.validation = state["last_loss"], state["validation"]
-        self._running = state["running"]
+        for name in self.SAVED:
+            setattr(self, name, state[name])
         self._clock_tokens = self.tokens
 
     def _log(self, **figures: float) -> None:
@@ -200,3 +196,11 @@ def resolved(precision: str) -> str:
     if precision != "auto":
         return precision
     return "bf16" if torch.cuda.is_available() else "fp32"
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generator, which initialisers draw from, and restore it afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # noqa: TID251 (initialisers take no generator)
+        yield

@@ -16,8 +16,7 @@ from specbench.training.corpus.batches import Batch, DocumentBatches, pad_right
 from specbench.training.corpus.data import Document, load_corpus
 from specbench.training.corpus.tokenizer import Encoded, encode_chats
 from specbench.training.features import FrozenTarget
-from specbench.training.loop import TrainResult, train
-from specbench.training.seeding import seeded
+from specbench.training.loop import TrainResult, seeded, train
 from specbench.training.settings import DraftSettings, Job, RecipeSettings, TrainSettings
 
 VALIDATION_SEED = 1

@@ -1,10 +1,10 @@
 """What training is asked for: plain data, read without torch.
 
-A trainer is an entry point of the group `TRAINERS`, and its settings are a frozen dataclass under
-the same name in the group `TRAINER_OPTIONS`. Settings that inherit `RecipeSettings` belong to a
-`specbench.training.recipe.Recipe`, which the shared loop trains. Any other settings belong to a
-function ``train(settings, job) -> str`` that does all the work and returns a line about the result.
-A trainer without announced settings is a recipe.
+A trainer is an entry point of the group ``specbench.trainers``, and its settings are a frozen
+dataclass under the same name in the group ``specbench.trainers.options``. Settings that inherit
+`RecipeSettings` belong to a `specbench.training.recipe.Recipe`, which the shared loop trains. Any
+other settings belong to a function ``train(settings, job) -> str`` that does all the work and
+returns a line about the result. A trainer without announced settings is a recipe.
 """
 
 import math
@@ -14,9 +14,6 @@ from typing import Annotated, ClassVar
 
 PRECISIONS = ("auto", "bf16", "fp32")
 Precision = Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."]
-
-TRAINERS = "specbench.trainers"
-TRAINER_OPTIONS = "specbench.trainers.options"
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,12 @@ class DraftSettings(RecipeSettings):
     ] = None
 
     def __post_init__(self) -> None:
-        if self.init is None:
-            return
         both = [
             field.name
             for field in fields(self)
             if field.name in self.decided_by_init and getattr(self, field.name) != field.default
         ]
-        if both:
+        if self.init is not None and both:
             raise ValueError(f"leave {', '.join(both)} out, since init={self.init} decides that")
 
 

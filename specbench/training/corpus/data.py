@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from specbench.training.corpus.evaluation import without_evaluation
 from specbench.training.corpus.formats import Chat, read_chats, read_rows, sha256_of
@@ -14,22 +14,6 @@ from specbench.training.corpus.formats import Chat, read_chats, read_rows, sha25
 HELD_OUT_SHARE = 0.015
 EXCLUSION_WORDS = 13
 """A training chat that shares this many words in a row with an excluded file is dropped."""
-
-
-@dataclass(frozen=True)
-class CorpusSpec:
-    """A data file and how many times each epoch shows it (a fraction: a seeded part)."""
-
-    path: Path
-    weight: float
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse ``PATH`` or ``PATH:WEIGHT``."""
-        path, separator, weight = text.rpartition(":")
-        if separator and re.fullmatch(r"\d+(\.\d+)?|\.\d+", weight):
-            return cls(Path(path), float(weight))
-        return cls(Path(text), 1.0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +60,17 @@ class Corpus:
         return [self.files[document.source].weight for document in self.train]
 
 
+def path_and_weight(text: str) -> tuple[Path, float]:
+    """Parse ``PATH`` or ``PATH:WEIGHT``: a data file, and how many times each epoch shows it.
+
+    A fraction shows a seeded part.
+    """
+    path, separator, weight = text.rpartition(":")
+    if separator and re.fullmatch(r"\d+(\.\d+)?|\.\d+", weight):
+        return Path(path), float(weight)
+    return Path(text), 1.0
+
+
 def load_corpus(texts: Sequence[str], exclude: Sequence[Path], seed: int) -> Corpus:
     """Read the files ``PATH`` or ``PATH:WEIGHT`` without the chats that must not be learned.
 
@@ -86,23 +81,23 @@ def load_corpus(texts: Sequence[str], exclude: Sequence[Path], seed: int) -> Cor
         UserError: a file is missing or unreadable, a row has no known fields, or as
             `without_evaluation`.
     """
-    rows = (row for path in exclude for row in read_rows(path))
+    rows = (row for excluded in exclude for row in read_rows(excluded))
     forbidden = {run for row in rows for run in _runs(" ".join(_strings(row)))}
     corpus = Corpus([], [], [])
-    for source, spec in enumerate(map(CorpusSpec.parse, texts)):
-        documents = [Document(source, chat) for chat in read_chats(spec.path)]
+    for source, (path, weight) in enumerate(map(path_and_weight, texts)):
+        documents = [Document(source, chat) for chat in read_chats(path)]
         allowed = [d for d in documents if not (forbidden and forbidden & _runs(d.text))]
-        clean = without_evaluation(spec.path.name, [d.messages for d in allowed])
+        clean = without_evaluation(path.name, [d.messages for d in allowed])
         kept = [Document(source, chat) for chat in clean]
         held_out = [d for d in kept if _is_held_out(d, seed)]
         corpus.train.extend(d for d in kept if not _is_held_out(d, seed))
         corpus.held_out.extend(held_out)
         corpus.files.append(
             FileFacts(
-                file=spec.path.name,
-                licence=_licence(spec.path),
-                sha256=sha256_of(spec.path),
-                weight=spec.weight,
+                file=path.name,
+                licence=_licence(path),
+                sha256=sha256_of(path),
+                weight=weight,
                 train=len(kept) - len(held_out),
                 held_out=len(held_out),
                 excluded=len(documents) - len(kept),
@@ -134,7 +129,5 @@ def _strings(value: Any) -> list[str]:
 def _licence(path: Path) -> str:
     """The licence that a MANIFEST.json beside the file states for it."""
     manifest = path.parent / "MANIFEST.json"
-    if not manifest.is_file():
-        return "not stated"
-    entry = json.loads(manifest.read_text()).get(path.name, {})
-    return str(entry.get("licence", "not stated"))
+    entries = json.loads(manifest.read_text()) if manifest.is_file() else {}
+    return str(entries.get(path.name, {}).get("licence", "not stated"))

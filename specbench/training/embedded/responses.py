@@ -13,7 +13,7 @@ from specbench.api import KVCache, Sampling, Target, UserError, draw, probabilit
 from specbench.clock import now
 from specbench.core.kv import cache_argument
 from specbench.records.jsonl import cut_torn_line
-from specbench.training.corpus.data import CorpusSpec
+from specbench.training.corpus.data import path_and_weight
 from specbench.training.corpus.evaluation import training_chats
 from specbench.training.corpus.formats import Chat
 from specbench.training.loop import resolved
@@ -76,9 +76,9 @@ def select_prompts(corpora: Sequence[str], settings: ResponseSettings) -> list[C
     """
     order = random.Random(settings.seed)
     found: dict[str, Chat] = {}
-    for spec in map(CorpusSpec.parse, corpora):
-        prompts = [prompt for chat in training_chats(spec.path) if (prompt := prompt_of(chat))]
-        chosen = order.sample(prompts, round(min(1.0, spec.weight) * len(prompts)))
+    for path, weight in map(path_and_weight, corpora):
+        prompts = [prompt for chat in training_chats(path) if (prompt := prompt_of(chat))]
+        chosen = order.sample(prompts, round(min(1.0, weight) * len(prompts)))
         found.update({_key(prompt): prompt for prompt in chosen})
     prompts = list(found.values())
     order.shuffle(prompts)
@@ -141,12 +141,8 @@ def generate(
     sampling = Sampling(temperature=settings.temperature)
     for step in range(1, settings.max_new_tokens + 1):
         logits = rows.forward()
-        if sampling.greedy:
-            tokens = logits.argmax(-1)
-        else:
-            noise = torch.rand(len(logits), generator=generator, device=target.device)
-            tokens = draw(probabilities(logits, sampling), noise)
-        rows.append(tokens)
+        noise = torch.rand(len(logits), generator=generator, device=target.device)
+        rows.append(draw(probabilities(logits, sampling), noise))
         due = step % THIN_OUT == 0 or step == settings.max_new_tokens
         if due and not rows.thin_out():
             break

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from specbench.api import Target, UserError
-from specbench.stats.metrics import repeated_4grams
 from specbench.training.card import stages_of, write_loop_card
 from specbench.training.corpus.batches import Batches, PackedBatches, epoch_order
 from specbench.training.corpus.data import Corpus, Document, load_corpus
@@ -25,10 +25,15 @@ from specbench.training.corpus.tokenizer import (
     tokenizer_of,
     train_tokenizer,
 )
-from specbench.training.embedded.repetition import WithAnswers, load_answers, unlikelihood
+from specbench.training.embedded.repetition import (
+    RUN,
+    WithAnswers,
+    load_answers,
+    repeated,
+    unlikelihood,
+)
 from specbench.training.embedded.responses import encode_prompt, generate, prompt_of
-from specbench.training.loop import Loss, TrainResult, train
-from specbench.training.seeding import seeded
+from specbench.training.loop import Loss, TrainResult, seeded, train
 from specbench.training.settings import ResponseSettings, TargetShape, TrainSettings
 
 VALIDATION_BATCH = 16
@@ -89,7 +94,6 @@ def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen
         pad_token_id=stops[1],
         dtype="float32",
     )
-    config._attn_implementation = _attention()
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=stops[1])
     return model
@@ -104,7 +108,6 @@ def load_start(name: str) -> Qwen3ForCausalLM:
     model = Target.load(name).model
     if not isinstance(model, Qwen3ForCausalLM):
         raise UserError(f"{name} is of the type {model.config.model_type}; take a qwen3 model.")
-    model.set_attn_implementation(_attention())
     return model.requires_grad_(True)
 
 
@@ -150,6 +153,8 @@ def train_target(
     before = stages_of(start) if isinstance(start, str) else []
     with seeded(settings.seed):
         model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
+    # Plain products on a CPU, where backward through fused attention is slower.
+    model.set_attn_implementation("sdpa" if torch.cuda.is_available() else "eager")
     model.to("cuda" if torch.cuda.is_available() else "cpu").train()
     result = train(
         model,
@@ -190,11 +195,6 @@ def _batches(
     return WithAnswers(packed, PackedBatches(marked, [1.0] * len(marked), **shape))
 
 
-def _attention() -> str:
-    """Plain products on a CPU, where backward through fused attention is slower."""
-    return "sdpa" if torch.cuda.is_available() else "eager"
-
-
 def make_validation(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, length: int
 ) -> Callable[[], dict[str, float]]:
@@ -204,18 +204,18 @@ def make_validation(
     """
     encoded = encode_chats(tokenizer, [d.messages for d in corpus.held_out])
 
+    tokens = sum(len(document.tokens) - 1 for document in encoded)
+
     def validate() -> dict[str, float]:
         nats = document_nats(model, encoded, length)
-        per_byte = {
-            f"bits_per_byte/{file.stem}": bits_per_byte(nats, corpus.held_out, source)
-            for source, file in enumerate(corpus.files)
-        }
-        tokens = sum(len(e.tokens) - 1 for e in encoded)
-        return {
-            "validation_loss": sum(nats) / tokens,
-            "bits_per_byte": bits_per_byte(nats, corpus.held_out),
-            **{name: value for name, value in per_byte.items() if math.isfinite(value)},
-        }
+        figures = {"validation_loss": sum(nats) / tokens}
+        figures["bits_per_byte"] = bits_per_byte(nats, corpus.held_out)
+        for source, file in enumerate(corpus.files):
+            chosen = [document.source == source for document in corpus.held_out]
+            if any(chosen):
+                own = list(compress(nats, chosen)), list(compress(corpus.held_out, chosen))
+                figures[f"bits_per_byte/{file.stem}"] = bits_per_byte(*own)
+        return figures
 
     return validate
 
@@ -231,8 +231,7 @@ def greedy_repetition(name: str, corpus: Corpus) -> dict[str, float]:
         if prompts:
             asked = prompts[:REPETITION_PROMPTS]
             answers = generate(target, asked, settings, torch.Generator(target.device))
-            counts = [repeated_4grams(answer) for answer in answers]
-            shares = [repeated / max(1, grams) for repeated, grams in counts]
+            shares = [int(repeated(a).sum()) / max(1, len(a) - RUN + 1) for a in answers]
             figures[f"repeated_4grams/{file.stem}"] = sum(shares) / len(shares)
     return figures
 
@@ -261,14 +260,7 @@ def document_nats(
     return nats
 
 
-def bits_per_byte(
-    nats: Sequence[float], documents: Sequence[Document], source: int | None = None
-) -> float:
-    """Bits per byte of all documents, or of those of one file; nan if it has none."""
-    chosen = [
-        (n, len("".join(m["content"] for m in d.messages).encode()))
-        for n, d in zip(nats, documents, strict=True)
-        if source is None or d.source == source
-    ]
-    size = sum(length for _, length in chosen)
-    return sum(n for n, _ in chosen) / size / math.log(2) if size else math.nan
+def bits_per_byte(nats: Sequence[float], documents: Sequence[Document]) -> float:
+    """Bits per byte of the contents of documents."""
+    size = sum(len(message["content"].encode()) for d in documents for message in d.messages)
+    return sum(nats) / size / math.log(2)

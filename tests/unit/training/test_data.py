@@ -9,7 +9,7 @@ import pytest
 
 from specbench.errors import UserError
 from specbench.training.corpus.batches import DocumentBatches, PackedBatches, epoch_order, pad_right
-from specbench.training.corpus.data import CorpusSpec, load_corpus
+from specbench.training.corpus.data import load_corpus, path_and_weight
 from specbench.training.corpus.formats import (
     BOXED_INSTRUCTION,
     FUNCTION_INSTRUCTION,
@@ -88,7 +88,7 @@ def test_empty_answers_are_left_out_and_unknown_rows_are_none():
     [("a/b.jsonl", "a/b.jsonl", 1.0), ("a.json:0.2", "a.json", 0.2), ("c:x.json", "c:x.json", 1.0)],
 )
 def test_corpus_spec(text, path, weight):
-    assert CorpusSpec.parse(text) == CorpusSpec(Path(path), weight)
+    assert path_and_weight(text) == (Path(path), weight)
 
 
 def test_a_wrong_file_is_named_with_its_row(tmp_path):

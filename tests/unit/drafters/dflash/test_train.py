@@ -21,9 +21,9 @@ from specbench.testing import NO_STOPS, tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.corpus.tokenizer import train_tokenizer
 from specbench.training.features import FrozenTarget
+from specbench.training.loop import seeded
 from specbench.training.masking import draw_blocks
 from specbench.training.recipe import train_draft
-from specbench.training.seeding import seeded
 from specbench.training.settings import Job, TrainSettings
 from tests.helpers.dflash_drafts import bound_draft
 

@@ -26,8 +26,8 @@ from specbench.testing import NO_STOPS, tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.corpus.tokenizer import Encoded, train_tokenizer
 from specbench.training.features import FrozenTarget
+from specbench.training.loop import seeded
 from specbench.training.recipe import train_draft
-from specbench.training.seeding import seeded
 from specbench.training.settings import Job, TrainSettings
 
 STEPS = 4
