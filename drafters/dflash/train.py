@@ -16,8 +16,8 @@ from specbench.api import TargetView
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.drafting.layers import Rope, RopeTables
 from specbench.training.corpus.batches import Batch
-from specbench.training.features import FrozenTarget
-from specbench.training.masking import Blocks, draw_blocks, mask_token
+from specbench.training.features import FrozenTarget, draw_matrices, sizes_like
+from specbench.training.masking import Blocks, draw_blocks, emitted_per_round, mask_token
 from specbench.training.recipe import Recipe
 
 PUBLISHED_GAMMA = {16: 7.0, 10: 5.0, 8: 4.0}
@@ -30,44 +30,31 @@ class DFlashRecipe(Recipe):
     draft: DFlashModel
 
     def __init__(self, target: FrozenTarget, options: DFlashSettings) -> None:
-        view = target.view
-        self.target = target
-        self.options = options
-        self.draft = _started(view, options)
+        self.target, self.options = target, options
+        self.draft = _started(target.view, options)
         self.config = self.draft.config
         block = self.config.block_size
         self.gamma = options.gamma or PUBLISHED_GAMMA.get(block, block / 2)
-        self._rope = RopeTables(self.config, view.device)
+        self._rope = RopeTables(self.config, target.view.device)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Compute the cross entropy of the learned slots, slot k weighing exp(-(k - 1) / gamma)."""
-        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
-        hidden = self.hidden(batch.tokens, blocks.anchors)
-        return self._weighted(blocks, self._logits(hidden, blocks), blocks.labels[blocks.learned])
+        blocks, logits = self._drafted(batch, generator)
+        return self._weighted(blocks, logits)
 
     def figures(self, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Compute the loss, and the tokens emitted per round if the text were the target's own.
-
-        A round emits one token more than the leading slots whose most likely token is right.
-        """
-        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
-        labels = blocks.labels[blocks.learned]
-        logits = self._logits(self.hidden(batch.tokens, blocks.anchors), blocks)
+        """Compute the loss and `emitted_per_round`."""
+        blocks, logits = self._drafted(batch, generator)
         right = torch.zeros_like(blocks.learned)
-        right[blocks.learned] = logits.argmax(-1) == labels
-        real = blocks.learned.any(-1)
-        emitted = 1 + right.cumprod(-1).sum(-1)[real].float().mean()
-        return {
-            "validation_loss": float(self._weighted(blocks, logits, labels)),
-            "emitted_per_round": float(emitted),
-        }
+        right[blocks.learned] = logits.argmax(-1) == blocks.labels[blocks.learned]
+        loss = float(self._weighted(blocks, logits))
+        return {"validation_loss": loss, "emitted_per_round": emitted_per_round(right, blocks)}
 
     @property
     def settled(self) -> dict[str, Any]:
-        names = ("block_size", "layers", "target_layer_ids", "mask_token_id", "heads", "kv_heads",
-                 "head_dim", "intermediate")  # fmt: skip
-        shape = {name: getattr(self.config, name) for name in names}
-        return shape | {"taps": len(self.config.target_layer_ids), "gamma": self.gamma}
+        read = {"taps": len(self.config.target_layer_ids), "gamma": self.gamma}
+        decided = self.Options.decided_by_init
+        return {name: getattr(self.config, name) for name in decided if name not in read} | read
 
     def save(self, folder: Path) -> None:
         save_model(self.draft, folder, torch.bfloat16)
@@ -75,14 +62,13 @@ class DFlashRecipe(Recipe):
     def hidden(self, tokens: Tensor, anchors: Tensor) -> Tensor:
         """Compute final hidden states ``[b, A, B, H]`` of the blocks at ``anchors`` ``[b, A]``."""
         config = self.config
-        features = self.target.features(tokens, config.taps).flatten(2)
-        context = self.draft.condition(features)
+        features, _ = self.target.forward(tokens, config.taps)
+        context = self.draft.condition(features.flatten(2))
         offsets = torch.arange(config.block_size, device=tokens.device)
         positions = anchors[..., None] + offsets
-        cos, sin = self._rope(tokens.shape[1] + config.block_size)
-        attend = BlockAttention(
-            self.draft, context, positions, (cos[: tokens.shape[1]], sin[: tokens.shape[1]])
-        )
+        length = tokens.shape[1]
+        cos, sin = self._rope(length + config.block_size)
+        attend = BlockAttention(self.draft, context, positions, (cos[:length], sin[:length]))
         ids = torch.full_like(positions, config.mask_token_id)
         ids[..., 0] = tokens.gather(1, anchors)
         weight: Tensor = self.target.view.embedding.weight  # type: ignore[assignment]
@@ -90,15 +76,16 @@ class DFlashRecipe(Recipe):
         hidden: Tensor = self.draft(block, (cos[positions], sin[positions]), attend)
         return hidden
 
-    def _logits(self, hidden: Tensor, blocks: Blocks) -> Tensor:
-        """``[learned, vocabulary]`` float32: no other row goes through the head."""
-        rows = hidden[:, :, 1:][blocks.learned]
-        return self.draft.logits(rows, self.target.view.head).float()
+    def _drafted(self, batch: Batch, generator: torch.Generator) -> tuple[Blocks, Tensor]:
+        """Draw blocks, and run the head on their learned rows alone: ``[learned, vocabulary]``."""
+        blocks = draw_blocks(batch, self.options.anchors, self.config.block_size, generator)
+        rows = self.hidden(batch.tokens, blocks.anchors)[:, :, 1:][blocks.learned]
+        return blocks, self.draft.logits(rows, self.target.view.head).float()
 
-    def _weighted(self, blocks: Blocks, logits: Tensor, labels: Tensor) -> Tensor:
-        slots = torch.arange(blocks.labels.shape[-1], device=labels.device)
+    def _weighted(self, blocks: Blocks, logits: Tensor) -> Tensor:
+        slots = torch.arange(blocks.labels.shape[-1], device=logits.device)
         weights = torch.exp(-slots / self.gamma).expand_as(blocks.labels)[blocks.learned]
-        losses = F.cross_entropy(logits, labels, reduction="none")
+        losses = F.cross_entropy(logits, blocks.labels[blocks.learned], reduction="none")
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
 
@@ -159,9 +146,7 @@ def _started(view: TargetView, options: DFlashSettings) -> DFlashModel:
     """
     if options.init is None:
         model = DFlashModel(shape_for(view, options)).to(view.device, torch.float32)
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                torch.nn.init.normal_(parameter, std=0.02)
+        draw_matrices(model)
         return model
     folder = find_checkpoint(options.init, None)
     config = load_config(folder)
@@ -176,27 +161,17 @@ def shape_for(view: TargetView, options: DFlashSettings) -> DFlashConfig:
     Raises:
         UserError: no mask token can be found, or the target does not have the taps.
     """
-    of_target = view.config
     ids = options.target_layer_ids or default_layer_ids(view.num_layers, options.taps)
-    heads = options.heads or of_target.num_attention_heads
     config = DFlashConfig(
+        **sizes_like(view, options),
         layers=options.layers,
-        hidden=view.hidden_size,
-        intermediate=options.intermediate or of_target.intermediate_size,
-        heads=heads,
-        kv_heads=options.kv_heads or of_target.num_key_value_heads,
-        head_dim=options.head_dim or getattr(of_target, "head_dim", None) or view.hidden_size
-        // of_target.num_attention_heads,
-        vocab_size=view.vocab_size,
         block_size=options.block_size,
         mask_token_id=mask_token(view, options.mask_token_id),
         target_layer_ids=tuple(ids),
         windows=(None,) * options.layers,
         causal=(False,) * options.layers,
-        eps=getattr(of_target, "rms_norm_eps", 1e-6),
-        rope=dict(of_target.rope_parameters),
-        max_positions=of_target.max_position_embeddings,
+        rope=dict(view.config.rope_parameters),
         num_target_layers=view.num_layers,
-    )  # fmt: skip
+    )
     check_fit(config, view, "in training")
     return parse_config(dump_config(config, "bfloat16"), "in training")

@@ -43,12 +43,7 @@ def draw_masks(learned: Tensor, rates: Tensor, generator: torch.Generator) -> Te
 
 
 def draw_block_masks(
-    learned: Tensor,
-    rates: Tensor,
-    block: int,
-    low: float,
-    high: float,
-    generator: torch.Generator,
+    learned: Tensor, rates: Tensor, block: int, low: float, high: float, generator: torch.Generator
 ) -> Tensor:
     """`draw_masks` with the rates of blocks ``[b, blocks]``.
 
@@ -117,8 +112,5 @@ def bd3_mask(length: int, block: int) -> Tensor:
     own = blocks[:, None] == blocks
     before = blocks[:, None] > blocks
     return torch.cat(
-        [
-            torch.cat([own, before], dim=1),
-            torch.cat([torch.zeros_like(own), own | before], dim=1),
-        ]
+        [torch.cat([own, before], dim=1), torch.cat([torch.zeros_like(own), own | before], dim=1)]
     )

@@ -12,12 +12,7 @@ from drafters.diffusion.checkpoint import ARCHITECTURES, base_config
 from drafters.diffusion.families import BASES, converted
 from drafters.diffusion.model import DiffusionModel
 from drafters.diffusion.settings import DiffusionSettings
-from drafters.diffusion.windows import (
-    check_prefix,
-    figure_windows,
-    window_figures,
-    window_logits,
-)
+from drafters.diffusion.windows import check_prefix, figure_windows, window_figures, window_logits
 from specbench.api import UserError
 from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
@@ -64,7 +59,9 @@ class DiffusionRecipe(Recipe):
         learned = self._learned(response)
         rates = objectives.sequence_rates(len(tokens), self.options.eps, generator).to(device)
         masked = objectives.draw_masks(learned, rates, generator)
-        visible = objectives.document_columns(response)[:, None] | _itself(tokens)
+        # Padding sees itself, since a row that sees nothing has no softmax.
+        itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=device)
+        visible = objectives.document_columns(response)[:, None] | itself
         if self._share < 1.0:
             annealed = objectives.annealed_mask(tokens.shape[1], self._share, generator)
             visible = visible & annealed.to(device)
@@ -77,9 +74,7 @@ class DiffusionRecipe(Recipe):
         options = self.options
         blocks = figure_windows(batch, options.window)
         logits = self._window_logits(batch, blocks)
-        loss = 0.0
-        if options.practice > 0:
-            loss += options.practice * float(window_loss(logits, blocks, options.decay))
+        loss = options.practice * float(window_loss(logits, blocks, options.decay))
         if options.practice < 1:
             loss += (1 - options.practice) * float(self.objective_loss(batch, generator))
         return {"validation_loss": loss, **window_figures(logits, blocks)}
@@ -147,11 +142,6 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.masked_fill(losses.isinf(), 0.0).view_as(labels)
 
 
-def _itself(tokens: Tensor) -> Tensor:
-    """``[n, n]`` bool: padding sees itself, since a row that sees nothing has no softmax."""
-    return torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
-
-
 def started(target: FrozenTarget, options: DiffusionSettings) -> DiffusionModel:
     """Make the draft as training begins: the target's weights, or those of ``init``.
 
@@ -161,8 +151,7 @@ def started(target: FrozenTarget, options: DiffusionSettings) -> DiffusionModel:
     """
     shift = options.objective == "shifted"
     if options.init is None:
-        block = options.block_size if options.objective == "bd3" else None
-        return _from_target(target, options, shift, block)
+        return _from_target(target, options)
     model = started_from(target, options.init)
     if model.shift != shift or (model.block_size is not None) != (options.objective == "bd3"):
         raise UserError(
@@ -188,9 +177,7 @@ def started_from(target: FrozenTarget, name: str) -> DiffusionModel:
     return model.train().requires_grad_(True)
 
 
-def _from_target(
-    target: FrozenTarget, options: DiffusionSettings, shift: bool, block_size: int | None
-) -> DiffusionModel:
+def _from_target(target: FrozenTarget, options: DiffusionSettings) -> DiffusionModel:
     view = target.view
     base = view.config.model_type
     if base not in BASES:
@@ -201,9 +188,10 @@ def _from_target(
     count = view.num_layers if options.layers is None else options.layers
     if not 1 <= count <= view.num_layers:
         raise UserError(f"layers={count} must be 1 to {view.num_layers}, those of {view.name}.")
-    family = converted(
-        base, mask_token(view, options.mask_token_id), shift=shift, block_size=block_size
-    )
+    mask_id = mask_token(view, options.mask_token_id)
+    shift = options.objective == "shifted"
+    block_size = options.block_size if options.objective == "bd3" else None
+    family = converted(base, mask_id, shift=shift, block_size=block_size)
     raw = view.config.to_dict() | {"num_hidden_layers": count}
     decoder = ARCHITECTURES[base][1](base_config(raw, family, view.name))
     chosen = torch.linspace(0, view.num_layers - 1, count).round().long().tolist()

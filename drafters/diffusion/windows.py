@@ -6,7 +6,7 @@ from torch import Tensor
 from drafters.diffusion.model import DiffusionModel
 from specbench.api import UserError
 from specbench.training.corpus.batches import Batch
-from specbench.training.masking import Blocks, draw_blocks
+from specbench.training.masking import Blocks, draw_blocks, emitted_per_round
 
 FIGURE_WINDOWS = 8
 """Windows per held-out sequence that drafting figures are measured on."""
@@ -114,17 +114,12 @@ def figure_windows(batch: Batch, size: int) -> Blocks:
 
 
 def window_figures(logits: Tensor, blocks: Blocks) -> dict[str, float]:
-    """Compute the tokens emitted per round if the text were the target's own.
+    """Compute `emitted_per_round` and the expected streak, which streak distillation maximises.
 
-    ``emitted_per_round``: one more than the leading slots whose most likely token is right.
-    ``expected_streak``: the sum over m of the products of the first m true tokens'
-    probabilities, which streak distillation maximises.
+    The latter is the sum over m of the products of the first m true tokens' probabilities.
     """
-    real = blocks.learned.any(-1)
     right = (logits.argmax(-1) == blocks.labels) & blocks.learned
     chosen = logits.log_softmax(-1).gather(-1, blocks.labels[..., None]).squeeze(-1).exp()
     streak = (chosen * blocks.learned).cumprod(-1).sum(-1)
-    return {
-        "emitted_per_round": float(1 + right.cumprod(-1).sum(-1)[real].float().mean()),
-        "expected_streak": float(streak[real].mean()),
-    }
+    expected = float(streak[blocks.learned.any(-1)].mean())
+    return {"emitted_per_round": emitted_per_round(right, blocks), "expected_streak": expected}

@@ -129,10 +129,6 @@ class Ngrams:
     unknown: float
     begin: int
 
-    @property
-    def order(self) -> int:
-        return len(self.grams)
-
 
 def estimate(documents: Sequence[Sequence[int]], order: int, prune: Sequence[int] = ()) -> Ngrams:
     """Estimate an interpolated modified Kneser-Ney model.
@@ -188,13 +184,11 @@ def count_grams(
     ending = np.zeros(len(words), dtype=np.int64)
     for n in range(1, order + 1):
         at = (place >= n - 1).nonzero()[0]
-        before = ending[at - 1] if n > 1 else ending
-        keys = before * width + words[at]
+        keys = ending[at - 1] * width + words[at]
         found, first, which, raw = np.unique(
             keys, return_index=True, return_inverse=True, return_counts=True
         )
         tables.append((found // width, ending[at[first]], found % width, raw))
-        ending = np.zeros(len(words), dtype=np.int64)
         ending[at] = which
     grams: list[Grams] = []
     begins = np.ones(1, dtype=bool)
@@ -240,14 +234,13 @@ def _arpa(model: Ngrams) -> Iterator[str]:
         yield f"ngram {n}={int(gram.kept.sum()) + (n == 1)}"
     names = np.array([*map(str, range(model.begin)), "<s>", "</s>"], dtype=object)
     texts = np.array([""], dtype=object)
-    for n, gram in enumerate(model.grams, start=1):
+    levels = zip(model.grams, model.logprobs, [*model.backoffs, None], strict=True)
+    for n, (gram, probs, weights) in enumerate(levels, start=1):
         yield f"\n\\{n}-grams:"
         if n == 1:
             yield f"{model.unknown:.5f}\t<unk>\t0"
         last = names[gram.word]
         texts = last if n == 1 else texts[gram.prefix] + " " + last
-        probs = model.logprobs[n - 1]
-        weights = model.backoffs[n - 1] if n < model.order else None
         for i in gram.kept.nonzero()[0].tolist():
             back = "" if weights is None else f"\t{weights[i]:.5f}"
             yield f"{probs[i]:.5f}\t{texts[i]}{back}"
@@ -276,6 +269,6 @@ def write_scorer(model: Ngrams, folder: Path, *, vocabulary: int, tokenizer: str
             raise UserError(f"{compiler} failed on {path}: {done.stderr.strip()[-300:]}.")
         path.unlink()
         path = binary
-    facts = ScorerFacts(path.name, model.order, vocabulary, tokenizer)
+    facts = ScorerFacts(path.name, len(model.grams), vocabulary, tokenizer)
     (folder / FACTS).write_text(json.dumps(asdict(facts), indent=1) + "\n")
     return facts

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,23 +51,20 @@ class ScorerContext(Protocol):
         """Name the preallocated buffers, for `DraftSession.buffers`."""
 
 
-class Scorer(Protocol):
+@dataclass(frozen=True)
+class Scorer:
     """A causal model, loaded once.
 
     Attributes:
         kind: what it is, for the record of a run.
         sha256: of the n-gram model's file; None for a causal LM, whose name says it.
+        open: start a sequence of at most so many positions; the second number is the most tokens
+            that the states of one `ScorerContext.score` call hold together.
     """
 
     kind: str
     sha256: str | None
-
-    def open(self, capacity: int, paths: int) -> ScorerContext:
-        """Start a sequence of at most ``capacity`` positions.
-
-        Args:
-            paths: most tokens that the states of one `score` call hold together.
-        """
+    open: Callable[[int, int], ScorerContext]
 
 
 def load_scorer(name: str | None, target: TargetView) -> Scorer:
@@ -76,7 +75,9 @@ def load_scorer(name: str | None, target: TargetView) -> Scorer:
     """
     folder = find_checkpoint(name or EMBEDDED, None, role="scorer")
     if name is not None and (folder / "config.json").is_file():
-        return CausalScorer.load(name, target)
+        model = Target.load(name, device=target.device, dtype=target.dtype, role="scorer")
+        require_same_vocabulary(target, model, role="scorer")
+        return causal_scorer(model)
     facts = ScorerFacts.read(folder)
     tokenizer = target.tokenizer
     ids = target.vocab_size if tokenizer is None else len(tokenizer.get_vocab())
@@ -94,20 +95,24 @@ def load_scorer(name: str | None, target: TargetView) -> Scorer:
             f"that of {target.name!r}: count one with `specbench train ngram --target "
             f"{target.name}`."
         )
-    return NgramScorer(folder / facts.file)
+    return ngram_scorer(folder / facts.file)
 
 
-class NgramScorer:
-    """A KenLM model whose words are decimal token ids."""
+def ngram_scorer(path: Path) -> Scorer:
+    """Load a KenLM model whose words are decimal token ids.
 
-    def __init__(self, path: Path) -> None:
-        self.model = load_kenlm(path)
-        self.kind = f"{self.model.order}-gram"
-        with path.open("rb") as file:
-            self.sha256: str | None = hashlib.file_digest(file, "sha256").hexdigest()
+    Raises:
+        UserError: as `load_kenlm`.
+    """
+    model = load_kenlm(path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Scorer(f"{model.order}-gram", digest, lambda capacity, paths: NgramContext(model))
 
-    def open(self, capacity: int, paths: int) -> NgramContext:
-        return NgramContext(self.model)
+
+def causal_scorer(model: Target) -> Scorer:
+    """Score by a small causal LM with the target's vocabulary."""
+    return Scorer(f"causal LM, {model.num_layers} layers", None, partial(CausalContext, model))
 
 
 class NgramContext:
@@ -146,30 +151,6 @@ class NgramContext:
 
     def buffers(self) -> Iterable[Tensor]:
         return ()
-
-
-class CausalScorer:
-    """A small causal LM with the target's vocabulary."""
-
-    sha256: str | None = None
-
-    def __init__(self, model: Target) -> None:
-        self.model = model
-        self.kind = f"causal LM, {model.num_layers} layers"
-
-    @classmethod
-    def load(cls, name: str, target: TargetView) -> CausalScorer:
-        """Load in the target's dtype, on its device.
-
-        Raises:
-            UserError: it cannot be loaded, or has another tokenizer.
-        """
-        model = Target.load(name, device=target.device, dtype=target.dtype, role="scorer")
-        require_same_vocabulary(target, model, role="scorer")
-        return cls(model)
-
-    def open(self, capacity: int, paths: int) -> CausalContext:
-        return CausalContext(self.model, capacity, paths)
 
 
 class CausalContext:

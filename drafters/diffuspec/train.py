@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +10,9 @@ from drafters.diffuspec.ngram import estimate, load_kenlm, tokenizer_hash, write
 from drafters.diffuspec.settings import NgramSettings
 from specbench.api import UserError
 from specbench.training.card import write_card
-from specbench.training.corpus.data import CorpusSpec
-from specbench.training.corpus.evaluation import load_training_corpus
+from specbench.training.corpus.data import load_corpus, path_and_weight
 from specbench.training.corpus.tokenizer import Encoded, encode_chats, tokenizer_of
 from specbench.training.settings import Job
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Tokens counted, n-grams kept per order, and nats per token on the held-out rows."""
-
-    tokens: int
-    grams: tuple[int, ...]
-    held_out_nats: float
-
-    def __str__(self) -> str:
-        kept = ", ".join(f"{count:,}" for count in self.grams)
-        return (
-            f"{kept} n-grams of {self.tokens:,} tokens, {self.held_out_nats:.4f} nats per token on "
-            "held-out rows"
-        )
 
 
 def train_ngram(settings: NgramSettings, job: Job) -> str:
@@ -41,10 +24,9 @@ def train_ngram(settings: NgramSettings, job: Job) -> str:
     """
     if job.out.exists() and (not job.out.is_dir() or any(job.out.iterdir())):
         raise UserError(f"{job.out} exists and is not empty.", "Choose another --out.")
-    specs = [CorpusSpec.parse(text) for text in job.corpora]
-    if any(spec.weight != 1 for spec in specs):
+    if any(path_and_weight(text)[1] != 1 for text in job.corpora):
         raise UserError("An n-gram model counts each text once: give --corpus without a weight.")
-    corpus = load_training_corpus(specs, job.exclude, settings.seed)
+    corpus = load_corpus(job.corpora, job.exclude, settings.seed)
     tokenizer = tokenizer_of(job.target)
     encoded = encode_chats(tokenizer, [document.messages for document in corpus.train])
     held_out = encode_chats(tokenizer, [document.messages for document in corpus.held_out])
@@ -54,20 +36,24 @@ def train_ngram(settings: NgramSettings, job: Job) -> str:
         raise UserError(f"The n-gram model cannot be made: {error}.") from error
     vocabulary = len(tokenizer.get_vocab())
     facts = write_scorer(model, job.out, vocabulary=vocabulary, tokenizer=tokenizer_hash(tokenizer))
-    result = Counted(
-        tokens=sum(len(one.tokens) for one in encoded),
-        grams=tuple(int(gram.kept.sum()) for gram in model.grams),
-        held_out_nats=_nats(job.out / facts.file, held_out),
+    tokens = sum(len(one.tokens) for one in encoded)
+    grams = [int(gram.kept.sum()) for gram in model.grams]
+    nats = _nats(job.out / facts.file, held_out)
+    result = (
+        f"{', '.join(f'{count:,}' for count in grams)} n-grams of {tokens:,} tokens, "
+        f"{nats:.4f} nats per token on held-out rows"
     )
     card = {
         "command": job.command,
         "target": Path(job.target).name,
         **asdict(settings),
         "smoothing": "interpolated modified Kneser-Ney",
-        **asdict(result),
+        "tokens": tokens,
+        "grams": grams,
+        "held_out_nats": nats,
     }
     write_card(job.out, corpus.files, card, _about(card, result))
-    return str(result)
+    return result
 
 
 def _nats(path: Path, documents: Iterable[Encoded]) -> float:
@@ -79,7 +65,7 @@ def _nats(path: Path, documents: Iterable[Encoded]) -> float:
     return -log10 * math.log(10) / count if count else math.nan
 
 
-def _about(card: Mapping[str, Any], result: Counted) -> str:
+def _about(card: Mapping[str, Any], result: str) -> str:
     return f"""An n-gram model (KenLM) over the token ids of {card["target"]}, written by
 
 ```

@@ -14,6 +14,7 @@ from drafters.eagle.settings import Eagle3Settings
 from specbench.api import TargetView, UserError
 from specbench.drafting.checkpoints import find_checkpoint
 from specbench.training.corpus.tokenizer import Encoded
+from specbench.training.features import draw_matrices, sizes_like
 
 
 def draft_ids(draft: Eagle3Model) -> Tensor:
@@ -35,9 +36,7 @@ def frequent_ids(documents: Sequence[Encoded], size: int, vocabulary: int) -> Te
 def fresh_draft(view: TargetView, options: Eagle3Settings, ids: Tensor | None) -> Eagle3Model:
     """Make a fresh draft with the target's own head, for its ids ``[Vd]`` or all."""
     draft = Eagle3Model(shape_for(view, options, view.vocab_size if ids is None else len(ids)))
-    for parameter in draft.parameters():
-        if parameter.ndim == 2:
-            torch.nn.init.normal_(parameter, std=0.02)
+    draw_matrices(draft)
     ids = draft_ids(draft) if ids is None else ids
     choose_vocabulary(draft, ids, view.head.weight[ids])  # type: ignore[index]
     return draft.to(view.device, torch.float32)
@@ -91,21 +90,12 @@ def shape_for(view: TargetView, options: Eagle3Settings, draft_vocab_size: int) 
     Raises:
         UserError: the target has too few layers for three distinct taps.
     """
-    of_target = view.config
     config = EagleConfig(
+        **sizes_like(view, options),
         version=3,
-        hidden=view.hidden_size,
-        intermediate=options.intermediate or of_target.intermediate_size,
-        heads=options.heads or of_target.num_attention_heads,
-        kv_heads=options.kv_heads or of_target.num_key_value_heads,
-        head_dim=options.head_dim or getattr(of_target, "head_dim", None) or view.hidden_size
-        // of_target.num_attention_heads,
         target_hidden=view.hidden_size,
-        vocab_size=view.vocab_size,
         draft_vocab_size=draft_vocab_size,
-        eps=getattr(of_target, "rms_norm_eps", 1e-6),
         rope={"rope_type": "default", "rope_theta": options.rope_theta},
-        max_positions=of_target.max_position_embeddings,
-    )  # fmt: skip
+    )
     config.boundaries(view.num_layers)
     return config

@@ -5,6 +5,7 @@ step s knows the target's features up to token p and the tokens up to p + 1 + s,
 with the target's distribution of token p + 2 + s.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,13 +59,11 @@ class Eagle3Recipe(Recipe):
     ) -> None:
         """``ids`` ``[Vd]`` are the draft's target ids, increasing; None takes all of them."""
         view = target.view
-        self.target = target
-        self.options = options
-        self.draft = (
-            fresh_draft(view, options, ids)
-            if options.init is None
-            else known_draft(view, options.init, ids)
-        )
+        self.target, self.options = target, options
+        if options.init is None:
+            self.draft = fresh_draft(view, options, ids)
+        else:
+            self.draft = known_draft(view, options.init, ids)
         self.taps = self.draft.config.boundaries(view.num_layers)
         self._ids = draft_ids(self.draft)
 
@@ -111,9 +110,8 @@ class Eagle3Recipe(Recipe):
     @property
     def settled(self) -> dict[str, Any]:
         config = self.draft.config
-        names = ("draft_vocab_size", "heads", "kv_heads", "head_dim", "intermediate")
-        shape = {name: getattr(config, name) for name in names}
-        return shape | {"rope_theta": config.rope["rope_theta"]}
+        known = vars(config) | {"rope_theta": config.rope["rope_theta"]}
+        return {name: known[name] for name in self.Options.decided_by_init}
 
     def save(self, folder: Path) -> None:
         save_model(self.draft, folder, torch.bfloat16)
@@ -213,12 +211,8 @@ def teacher_of(target_logits: Tensor, ids: Tensor) -> Teacher:
 
 def rows_in_responses(response: Tensor, steps: int) -> list[Tensor]:
     """Per step, ``[b, n]`` bool: true where the tokens p + 1 .. p + 2 + s are of one response."""
-    rows = shift(response, 1)
-    found = []
-    for step in range(steps):
-        rows = rows & shift(response, 2 + step)
-        found.append(rows)
-    return found
+    follow = (shift(response, 1 + step) for step in range(steps + 1))
+    return list(itertools.accumulate(follow, torch.logical_and))[1:]
 
 
 def discounted(values: Tensor, decay: float) -> Tensor:

@@ -40,17 +40,15 @@ class LowRank(nn.Module):
 def add_adapters(model: nn.Module, rank: int, alpha: float) -> None:
     """Freeze the model and put an adapter on each of its `PROJECTIONS`."""
     model.requires_grad_(False)
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if name in PROJECTIONS and isinstance(child, nn.Linear):
-                setattr(parent, name, LowRank(child, rank, alpha))
+    for name, part in list(model.named_modules()):
+        if name.rpartition(".")[2] in PROJECTIONS and isinstance(part, nn.Linear):
+            model.set_submodule(name, LowRank(part, rank, alpha))
 
 
 def merged(model: Model) -> Model:
     """Copy the model, with what the adapters add merged into its weights."""
     whole = copy.deepcopy(model)
-    for parent in list(whole.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, LowRank):
-                setattr(parent, name, child.merge())
+    for name, part in list(whole.named_modules()):
+        if isinstance(part, LowRank):
+            whole.set_submodule(name, part.merge())
     return whole

@@ -15,12 +15,7 @@ from torch import Tensor
 
 from drafters.diffusion.model import DiffusionModel
 from drafters.diffusion.train import started_from
-from drafters.diffusion.windows import (
-    check_prefix,
-    figure_windows,
-    window_figures,
-    window_logits,
-)
+from drafters.diffusion.windows import check_prefix, figure_windows, window_figures, window_logits
 from drafters.specdiff.lora import add_adapters, merged
 from drafters.specdiff.settings import StreakSettings
 from specbench.training.corpus.batches import Batch

@@ -2,14 +2,13 @@
 
 import functools
 import inspect
-import typing
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any
 
 import typer
 
-from specbench.inputs.options import as_typed, parse_options
+from specbench.inputs.options import as_typed, describe, parse_options
 
 Command = Callable[..., None]
 
@@ -56,21 +55,20 @@ def _defaults(parameter: inspect.Parameter) -> dict[str, str]:
 
 def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
     """One parameter for typer per field with a help: a bool, or text that is parsed later."""
-    for field in fields(parameter.annotation):
-        annotated = typing.get_type_hints(parameter.annotation, include_extras=True)[field.name]
-        if typing.get_origin(annotated) is not Annotated:
+    defaults = _defaults(parameter)
+    for field in describe(parameter.annotation):
+        if not field.help:
             continue
-        kind, default = annotated.__origin__, getattr(parameter.default, field.name, field.default)
-        metavar = None
-        if kind is not bool:
-            metavar = f"<{inspect.formatannotation(kind).removesuffix(' | None')}>"
-            default = default if default in (None, MISSING) else as_typed(default)
-        option = typer.Option(
-            f"--{field.name.replace('_', '-')}", help=annotated.__metadata__[0], metavar=metavar
-        )
+        text = defaults.get(field.name, field.default)
+        kind: Any = str | None
+        default: Any = {None: inspect.Parameter.empty, "none": None}.get(text, text)
+        metavar: str | None = f"<{field.type.removesuffix(' or none')}>"
+        if field.type == "bool":
+            kind, default, metavar = bool, text == "true", None
+        name = f"--{field.name.replace('_', '-')}"
         yield inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if default is MISSING else default,
-            annotation=Annotated[bool if kind is bool else str | None, option],
+            default=default,
+            annotation=Annotated[kind, typer.Option(name, help=field.help, metavar=metavar)],
         )

@@ -12,9 +12,8 @@ from typer.core import TyperGroup
 
 from specbench.cli.fields import with_fields
 from specbench.inputs.options import assignments, parse_options
+from specbench.inputs.registry import TRAINERS
 from specbench.training.settings import (
-    TRAINER_OPTIONS,
-    TRAINERS,
     Job,
     RecipeSettings,
     ResponseSettings,
@@ -53,8 +52,7 @@ Target = Annotated[
 Out = Annotated[Path, typer.Option(help="Folder of the trained model.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
 Assignments = Annotated[
-    list[str],
-    typer.Option("--set", help="KEY=VALUE, see `list options RECIPE`; may be repeated."),
+    list[str], typer.Option("--set", help="KEY=VALUE, see `list options RECIPE`; may be repeated.")
 ]
 
 TARGET_RUN = TrainSettings(steps=3000, precision="auto")
@@ -77,8 +75,7 @@ def target(
         str | None, typer.Option(help="Go on from this model, its shape and its tokenizer.")
     ] = None,
     answers: Annotated[
-        Path | None,
-        typer.Option(help="Responses of that model: unlearn the repetitions in them."),
+        Path | None, typer.Option(help="Responses of that model: unlearn the repetitions in them.")
     ] = None,
     shape: TargetShape = TARGET_SHAPE,
     settings: TrainSettings = TARGET_RUN,
@@ -116,8 +113,8 @@ def responses(
     """Have a target answer the prompts of a corpus: the text that its drafts learn from."""
     from specbench.training.embedded.responses import write_responses
 
-    written = write_responses(target, corpus, out, settings)
-    typer.echo(f"{out}: {written.responses} responses, {written.tokens} tokens")
+    count, tokens = write_responses(target, corpus, out, settings)
+    typer.echo(f"{out}: {count} responses, {tokens} tokens")
 
 
 def command_line() -> str:
@@ -127,7 +124,7 @@ def command_line() -> str:
 
 def _command(point: EntryPoint) -> Any:
     """Make a trainer's command; the trainer itself is imported only when the command runs."""
-    announced = entry_points(group=TRAINER_OPTIONS, name=point.name)
+    announced = entry_points(group=f"{TRAINERS}.options", name=point.name)
     settings = next(iter(announced)).load() if announced else RecipeSettings
     if issubclass(settings, RecipeSettings):
         run, summary = _recipe_command(point), f"Train a draft by the recipe {point.value}."

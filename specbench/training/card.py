@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from specbench.drafting.checkpoints import find_checkpoint
-from specbench.training.corpus.data import EXCLUSION_WORDS, FileFacts, sha256_of
+from specbench.training.corpus.data import EXCLUSION_WORDS, FileFacts
+from specbench.training.corpus.formats import sha256_of
 from specbench.training.loop import TrainResult
-from specbench.training.settings import TrainSettings
 
 _OWN = {"card.json", "README.md"}
 _SHOWN = ("shape", "recipe", "options", "target", "parameters", "loss", "figures")
@@ -56,7 +56,6 @@ file.
 def write_loop_card(
     folder: Path,
     data: Sequence[FileFacts],
-    settings: TrainSettings,
     result: TrainResult,
     *,
     command: str,
@@ -66,12 +65,38 @@ def write_loop_card(
     card = {
         "command": command,
         **facts,
-        "settings": asdict(settings),
+        "settings": asdict(result.settings),
         "tokens_seen": result.tokens,
         "final_train_loss": result.loss,
         "validation": result.validation,
     }
-    write_card(folder, data, card, _about(card))
+    stages = _stages(card)
+    runs = "\n".join(
+        f"| {s['settings']['steps']} | {s['tokens_seen']:,} | {s['settings']['seed']} "
+        f"| {s['final_train_loss']:.4f} | {s['validation'].get('validation_loss', math.nan):.4f} |"
+        for s in stages
+    )
+    figures = "\n".join(f"| {key} | {value:.4f} |" for key, value in result.validation.items())
+    shown = "\n".join(f"- {key}: {card[key]}" for key in card if key in _SHOWN)
+    commands = "\n".join(stage["command"] for stage in stages)
+    text = f"""Trained with
+
+```
+{commands}
+```
+
+{shown}
+
+| steps | tokens seen | seed | final training loss | validation loss |
+| ---: | ---: | ---: | ---: | ---: |
+{runs}
+
+Losses are nats per token (or whatever the recipe's loss is). On the held-out rows:
+
+| figure | |
+| --- | ---: |
+{figures}"""
+    write_card(folder, data, card, text)
 
 
 def stages_of(name: str) -> list[dict[str, Any]]:
@@ -83,42 +108,10 @@ def stages_of(name: str) -> list[dict[str, Any]]:
         UserError: there is no such model.
     """
     path = find_checkpoint(name, None, role="model") / "card.json"
-    if not path.is_file():
-        return []
-    card = json.loads(path.read_text())
-    return [*card.get("before", []), _stage(card)]
+    return _stages(json.loads(path.read_text())) if path.is_file() else []
 
 
-def _stage(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a later card says about this run."""
+def _stages(card: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a later card says about the run of this card, and about those before it."""
     kept = ("command", "settings", "tokens_seen", "final_train_loss", "validation")
-    return {key: card[key] for key in kept}
-
-
-def _about(card: Mapping[str, Any]) -> str:
-    stages = [*card.get("before", []), _stage(card)]
-    runs = "\n".join(
-        f"| {s['settings']['steps']} | {s['tokens_seen']:,} | {s['settings']['seed']} "
-        f"| {s['final_train_loss']:.4f} | {s['validation'].get('validation_loss', math.nan):.4f} |"
-        for s in stages
-    )
-    validation = "\n".join(f"| {key} | {value:.4f} |" for key, value in card["validation"].items())
-    facts = "\n".join(f"- {key}: {card[key]}" for key in card if key in _SHOWN)
-    commands = "\n".join(s["command"] for s in stages)
-    return f"""Trained with
-
-```
-{commands}
-```
-
-{facts}
-
-| steps | tokens seen | seed | final training loss | validation loss |
-| ---: | ---: | ---: | ---: | ---: |
-{runs}
-
-Losses are nats per token (or whatever the recipe's loss is). On the held-out rows:
-
-| figure | |
-| --- | ---: |
-{validation}"""
+    return [*card.get("before", []), {key: card[key] for key in kept}]

@@ -1,12 +1,11 @@
-"""The one training loop: any module, any loss over batches of token ids."""
+"""The one training loop: any module, any loss over batches of token ids; seeded weights."""
 
 import json
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +29,10 @@ class TrainResult:
         loss: mean of the last ``log_every`` steps, in nats.
         tokens: seen in all, padding included.
         validation: the last validation figures.
+        settings: as they were used, with a precision instead of ``auto``.
     """
 
+    settings: TrainSettings
     loss: float
     tokens: int
     validation: dict[str, float]
@@ -57,6 +58,7 @@ def train(
         UserError: ``folder`` holds an unfinished run and ``resume`` is not set, or there is nothing
             to resume, or the loss is not finite.
     """
+    settings = replace(settings, precision=resolved(settings.precision))
     trainer = _Trainer(module, loss, batches, settings, folder)
     if resume:
         trainer.restore()
@@ -69,30 +71,31 @@ def train(
             before_step(trainer.step)
             trainer.advance()
             if trainer.due(settings.log_every):
-                progress.show(trainer.report())
+                progress.show(trainer.step, trainer.report())
             if trainer.due(settings.validate_every):
-                progress.note(trainer.validated(validate))
+                progress.note(trainer.step, trainer.validated(validate))
             if trainer.due(settings.checkpoint_every):
                 trainer.save()
-    return TrainResult(trainer.last_loss, trainer.tokens, trainer.validation)
+    return TrainResult(settings, trainer.last_loss, trainer.tokens, trainer.validation)
 
 
 class _Trainer:
     """State of a run: optimizer, step, place in the data, running loss."""
 
+    SAVED = ("step", "tokens", "running", "last_loss", "validation")
+
     def __init__(
         self, module: nn.Module, loss: Loss, batches: Batches, settings: TrainSettings, folder: Path
     ) -> None:
         self.settings, self.folder = settings, folder
-        self.module, self.batches = module, batches
-        self.loss = loss
+        self.module, self.loss, self.batches = module, loss, batches
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = make_optimizer(self.parameters, settings)
         self.step = self.tokens = 0
         self.last_loss = math.nan
         self.validation: dict[str, float] = {}
-        self._running: list[Tensor] = []
+        self.running: list[Tensor] = []
         self._clock, self._clock_tokens = now(), 0
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -107,7 +110,7 @@ class _Trainer:
             with autocast(self.device, settings.precision):
                 loss = self.loss(batch, generator)
             torch.autograd.backward(loss / settings.accumulate)
-            self._running.append(loss.detach())
+            self.running.append(loss.detach())
             self.tokens += batch.tokens.numel()
         torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip)
         self.optimizer.step()
@@ -118,25 +121,19 @@ class _Trainer:
         """True at every ``every``-th step, and at the last one."""
         return self.step % every == 0 or self.step == self.settings.steps
 
-    def report(self) -> dict[str, float]:
-        """Log the mean loss and the speed since the last report."""
-        if self._running:
-            self.last_loss = torch.stack(self._running).mean().item()
-            self._running.clear()
+    def report(self) -> str:
+        """Log the mean loss and the speed since the last report, and put them in words."""
+        if self.running:
+            self.last_loss = torch.stack(self.running).mean().item()
+            self.running.clear()
         if not math.isfinite(self.last_loss):
             raise UserError(f"The loss is {self.last_loss} at step {self.step}.", "Lower --lr.")
         seconds = now() - self._clock
         speed = (self.tokens - self._clock_tokens) / seconds
         self._clock, self._clock_tokens = now(), self.tokens
-        return self._log(
-            {
-                "step": self.step,
-                "loss": self.last_loss,
-                "lr": self.settings.rate(self.step - 1),
-                "tokens": self.tokens,
-                "tokens_per_second": speed,
-            }
-        )
+        rate = self.settings.rate(self.step - 1)
+        self._log(loss=self.last_loss, lr=rate, tokens=self.tokens, tokens_per_second=speed)
+        return f"loss {self.last_loss:.3f}  {speed:.0f} tokens/s"
 
     def validated(self, validate: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Validate the present weights; the time it takes does not count as training."""
@@ -147,18 +144,14 @@ class _Trainer:
             self.validation = validate()
         self.module.train(training)
         self._clock += now() - start
-        return self._log({"step": self.step, **self.validation})
+        self._log(**self.validation)
+        return self.validation
 
     def save(self) -> None:
         """Write everything that `restore` needs."""
-        state = {
-            "step": self.step,
-            "tokens": self.tokens,
+        state = {name: getattr(self, name) for name in self.SAVED} | {
             "batches": self.batches.state(),
             "settings": repr(self.settings),
-            "running": list(self._running),
-            "last_loss": self.last_loss,
-            "validation": self.validation,
             "optimizer": self.optimizer.state_dict(),
         }
         save_checkpoint(self.folder, self.module, state, self.step)
@@ -175,54 +168,39 @@ class _Trainer:
             )
         self.optimizer.load_state_dict(state["optimizer"])
         self.batches.restore(state["batches"])
-        self.step, self.tokens = state["step"], state["tokens"]
-        self.last_loss, self.validation = state["last_loss"], state["validation"]
-        self._running = state["running"]
+        for name in self.SAVED:
+            setattr(self, name, state[name])
         self._clock_tokens = self.tokens
 
-    def _log(self, line: dict[str, Any]) -> dict[str, Any]:
+    def _log(self, **figures: float) -> None:
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
-        return line
+            log.write(json.dumps({"step": self.step, **figures}) + "\n")
 
 
 def make_optimizer(parameters: list[nn.Parameter], settings: TrainSettings) -> torch.optim.AdamW:
     """Make AdamW with weight decay on matrices only."""
     matrices = [p for p in parameters if p.ndim >= 2]
     others = [p for p in parameters if p.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    decays = ((matrices, settings.weight_decay), (others, 0.0))
+    groups = [{"params": group, "weight_decay": decay} for group, decay in decays if group]
     return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95), fused=True)
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Mixed precision for ``bf16``, nothing for ``fp32``."""
-    dtype = dtype_of(precision)
-    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-def dtype_of(precision: str) -> torch.dtype:
-    """The dtype of ``auto`` (bf16 on CUDA, else fp32), ``bf16`` or ``fp32``.
-
-    Raises:
-        UserError: another name.
-    """
-    known = {"bf16": torch.bfloat16, "fp32": torch.float32}
-    if precision == "auto":
-        precision = "bf16" if torch.cuda.is_available() else "fp32"
-    if precision not in known:
-        raise UserError(f"Unknown precision {precision!r}.", "Known: bf16, fp32.")
-    return known[precision]
+def resolved(precision: str) -> str:
+    """``bf16`` or ``fp32``, also where ``auto`` leaves it to the machine."""
+    if precision != "auto":
+        return precision
+    return "bf16" if torch.cuda.is_available() else "fp32"
 
 
-def resolved(settings: TrainSettings) -> TrainSettings:
-    """The settings with the precision that ``auto`` stands for on this machine.
-
-    Raises:
-        UserError: an unknown precision.
-    """
-    dtype = dtype_of(settings.precision)
-    return replace(settings, precision="bf16" if dtype == torch.bfloat16 else "fp32")
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global generator, which initialisers draw from, and restore it afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # noqa: TID251 (initialisers take no generator)
+        yield

@@ -42,6 +42,15 @@ def draw_blocks(batch: Batch, count: int, block_size: int, generator: torch.Gene
     return Blocks(anchors, tokens.gather(1, inside.flatten(1)).view_as(slots), learned)
 
 
+def emitted_per_round(right: Tensor, blocks: Blocks) -> float:
+    """Tokens emitted per round if the text were the target's own.
+
+    One more than the leading slots whose most likely token is right (``right``: ``[b, A, B - 1]``).
+    """
+    leading = right.cumprod(-1).sum(-1)[blocks.learned.any(-1)]
+    return float(1 + leading.float().mean())
+
+
 def mask_token(view: TargetView, wanted: int | None) -> int:
     """Choose ``wanted``, else the tokenizer's mask token, else the first unused embedding row.
 

@@ -3,20 +3,20 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from specbench.api import Target
 from specbench.training.card import stages_of, write_loop_card
 from specbench.training.corpus.batches import Batch, DocumentBatches, pad_right
-from specbench.training.corpus.data import Corpus, CorpusSpec, Document
-from specbench.training.corpus.evaluation import load_training_corpus
+from specbench.training.corpus.data import Document, load_corpus
 from specbench.training.corpus.tokenizer import Encoded, encode_chats
 from specbench.training.features import FrozenTarget
-from specbench.training.loop import TrainResult, resolved, train
-from specbench.training.seeding import seeded
+from specbench.training.loop import TrainResult, seeded, train
 from specbench.training.settings import DraftSettings, Job, RecipeSettings, TrainSettings
 
 VALIDATION_SEED = 1
@@ -86,75 +86,55 @@ def train_draft(
     Raises:
         UserError: unreadable or evaluation text, or a target or an earlier draft that does not fit.
     """
-    settings = resolved(settings)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    target = FrozenTarget.load(job.target, device=device)
-    init = isinstance(options, DraftSettings) and options.init
+    target = FrozenTarget(Target.load(job.target, device=device))
+    tokenizer = target.view.tokenizer
+    init = options.init if isinstance(options, DraftSettings) else None
     before = stages_of(init) if init else []
-    specs = [CorpusSpec.parse(text) for text in job.corpora]
-    corpus = load_training_corpus(specs, job.exclude, settings.seed)
-    documents, batches = _batches(target.view.tokenizer, corpus, settings)
+    corpus = load_corpus(job.corpora, job.exclude, settings.seed)
+    documents, weights = _answered(tokenizer, corpus.train, corpus.weights(), settings.length)
     with seeded(settings.seed):
         recipe = recipe_type.for_corpus(target, options, documents)
     if settings.compile:
         recipe.draft.compile()
+    pad = int(tokenizer.pad_token_id or 0)
+    shape = {"batch": settings.batch, "length": settings.length, "seed": settings.seed}
     result = train(
         recipe.draft,
         recipe.loss,
-        batches,
+        DocumentBatches(documents, weights, pad=pad, **shape),
         settings,
         job.out / "training",
-        validate=_validation(recipe, target.view.tokenizer, corpus.held_out, settings),
+        validate=_validation(recipe, tokenizer, corpus.held_out, settings, pad),
         before_step=recipe.at_step,
         resume=resume,
     )
     recipe.save(job.out)
-    facts = {"target": Path(job.target).name, **_facts(recipe, options), "before": before}
-    write_loop_card(job.out, corpus.files, settings, result, command=job.command, facts=facts)
+    facts = {
+        "target": Path(job.target).name,
+        "recipe": f"{recipe_type.__module__}.{recipe_type.__name__}",
+        "options": asdict(options) | recipe.settled,
+        "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
+        "before": before,
+    }
+    write_loop_card(job.out, corpus.files, result, command=job.command, facts=facts)
     return result
 
 
-def _facts(recipe: Recipe, options: RecipeSettings) -> dict[str, Any]:
-    """What a recipe's card says about it."""
-    kind = type(recipe)
-    return {
-        "recipe": f"{kind.__module__}.{kind.__name__}",
-        "options": asdict(options) | recipe.settled,
-        "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
-    }
-
-
-def _batches(
-    tokenizer: Any, corpus: Corpus, settings: TrainSettings
-) -> tuple[list[Encoded], DocumentBatches]:
-    """Encode the training documents, and batch them."""
-    documents, kept = _answered(tokenizer, corpus.train, settings.length)
-    weights = corpus.weights()
-    shape = {"batch": settings.batch, "length": settings.length, "seed": settings.seed}
-    batches = DocumentBatches(
-        documents, [weights[i] for i in kept], pad=_padding(tokenizer), **shape
-    )
-    return documents, batches
-
-
 def _answered(
-    tokenizer: Any, documents: Sequence[Document], length: int
-) -> tuple[list[Encoded], list[int]]:
-    """Encode the documents in which the assistant speaks within ``length``; also their indices."""
+    tokenizer: Any, documents: Sequence[Document], weights: Sequence[float], length: int
+) -> tuple[list[Encoded], list[float]]:
+    """Encode the documents in which the assistant speaks within ``length``; also their weights."""
     encoded = encode_chats(tokenizer, [document.messages for document in documents])
-    kept = [i for i, document in enumerate(encoded) if document.response[:length].any()]
-    return [encoded[i] for i in kept], kept
-
-
-def _padding(tokenizer: Any) -> int:
-    return int(tokenizer.pad_token_id or 0)
+    spoken = [bool(document.response[:length].any()) for document in encoded]
+    return list(compress(encoded, spoken)), list(compress(weights, spoken))
 
 
 def _validation(
-    recipe: Recipe, tokenizer: Any, held_out: Sequence[Document], settings: TrainSettings
+    recipe: Recipe, tokenizer: Any, held_out: Sequence[Document], settings: TrainSettings, pad: int
 ) -> Callable[[], dict[str, float]]:
     """Mean figures over held-out batches, the same random choices every time."""
-    documents, _ = _answered(tokenizer, held_out, settings.length)
+    documents, _ = _answered(tokenizer, held_out, [1.0] * len(held_out), settings.length)
     device = next(recipe.draft.parameters()).device
 
     def validate() -> dict[str, float]:
@@ -163,7 +143,7 @@ def _validation(
         starts = range(0, len(documents), settings.batch)
         for start in starts:
             part = documents[start : start + settings.batch]
-            batch = pad_right(part, settings.length, _padding(tokenizer)).to(device)
+            batch = pad_right(part, settings.length, pad).to(device)
             for name, value in recipe.figures(batch, generator).items():
                 sums[name] = sums.get(name, 0.0) + value / len(starts)
         return sums

@@ -1,10 +1,10 @@
 """What training is asked for: plain data, read without torch.
 
-A trainer is an entry point of the group `TRAINERS`, and its settings are a frozen dataclass under
-the same name in the group `TRAINER_OPTIONS`. Settings that inherit `RecipeSettings` belong to a
-`specbench.training.recipe.Recipe`, which the shared loop trains. Any other settings belong to a
-function ``train(settings, job) -> str`` that does all the work and returns a line about the result.
-A trainer without announced settings is a recipe.
+A trainer is an entry point of the group ``specbench.trainers``, and its settings are a frozen
+dataclass under the same name in the group ``specbench.trainers.options``. Settings that inherit
+`RecipeSettings` belong to a `specbench.training.recipe.Recipe`, which the shared loop trains. Any
+other settings belong to a function ``train(settings, job) -> str`` that does all the work and
+returns a line about the result. A trainer without announced settings is a recipe.
 """
 
 import math
@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-TRAINERS = "specbench.trainers"
-TRAINER_OPTIONS = "specbench.trainers.options"
+PRECISIONS = ("auto", "bf16", "fp32")
+Precision = Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."]
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,12 @@ class DraftSettings(RecipeSettings):
     ] = None
 
     def __post_init__(self) -> None:
-        if self.init is None:
-            return
         both = [
             field.name
             for field in fields(self)
             if field.name in self.decided_by_init and getattr(self, field.name) != field.default
         ]
-        if both:
+        if self.init is not None and both:
             raise ValueError(f"leave {', '.join(both)} out, since init={self.init} decides that")
 
 
@@ -86,7 +84,7 @@ class TrainSettings:
     clip: float = 1.0
     accumulate: Annotated[int, "Batches per step."] = 1
     seed: Annotated[int, "Random seed."] = 0
-    precision: Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."] = "fp32"
+    precision: Precision = "fp32"
     compile: Annotated[bool, "Use torch.compile."] = False
     log_every: int = 20
     validate_every: int = 1000
@@ -94,6 +92,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_least(self, steps=1, batch=1, accumulate=1, length=8, lr=0, checkpoint_every=1)
+        check_choice("precision", self.precision, PRECISIONS)
         if not 0 <= self.warmup <= 1:
             raise ValueError(f"warmup={self.warmup} must lie in [0, 1]")
 
@@ -131,10 +130,11 @@ class ResponseSettings:
     limit: Annotated[int | None, "Most prompts, chosen by the seed."] = None
     longest_prompt: Annotated[int, "Leave out prompts of more tokens than this."] = 512
     seed: Annotated[int, "Random seed."] = 0
-    precision: Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."] = "fp32"
+    precision: Precision = "fp32"
 
     def __post_init__(self) -> None:
         check_least(self, max_new_tokens=1, temperature=0, batch=1, limit=1)
+        check_choice("precision", self.precision, PRECISIONS)
 
 
 def check_least(settings: object, **least: float) -> None:

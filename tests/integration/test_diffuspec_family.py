@@ -19,7 +19,7 @@ from specbench.inputs import chat
 from specbench.inputs.pairs import find_pair
 from specbench.inputs.suite import load_suite, subset
 from specbench.testing import plain
-from specbench.training.corpus.data import sha256_of
+from specbench.training.corpus.formats import sha256_of
 from specbench.zoo import resolve
 
 TOKENS = 24

@@ -28,15 +28,12 @@ class Batches(Protocol):
 
     def next(self) -> Batch:
         """Return the batch at the present place, and move on."""
-        ...
 
     def state(self) -> dict[str, int]:
         """The present place."""
-        ...
 
     def restore(self, state: dict[str, int]) -> None:
         """Go to a place that `state` returned."""
-        ...
 
 
 class _Shuffled(ABC):

@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b, sha256
 from importlib.resources import files
@@ -24,15 +24,7 @@ import numpy as np
 from specbench.errors import UserError
 from specbench.inputs.cards import list_suites
 from specbench.inputs.suite import load_suite
-from specbench.training.corpus.data import (
-    Corpus,
-    CorpusSpec,
-    Document,
-    load_corpus,
-    read_rows,
-    sha256_of,
-)
-from specbench.training.corpus.formats import Chat
+from specbench.training.corpus.formats import Chat, read_chats, read_rows, sha256_of
 
 TABLE = Path(__file__).with_name("evaluation.json")
 REGENERATE = "python -m specbench.training.corpus.evaluation FOLDER"
@@ -41,15 +33,6 @@ HEAD = 13
 a common phrase, only where it is the whole message."""
 STRAYS = 0.02
 """Share of a file's chats up to which quoted evaluation prompts are dropped, not refused."""
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """What is kept of a prompt: a hash of its first words, how many it has, a hash of all."""
-
-    head: int
-    words: int
-    whole: str
 
 
 @dataclass(frozen=True)
@@ -81,45 +64,20 @@ class EvaluationCard:
         rows = list(read_rows(path))
         if sha256_of(path) != self.sha256:
             raise UserError(f"{path} is not the file that the card of {self.name!r} describes.")
-        texts = [row[self.field] for row in rows if self._evaluated(row)]
+        if self.only is not None:
+            field, first, last = (self.only[key] for key in ("field", "first", "last"))
+            rows = [row for row in rows if first <= row[field] <= last]
+        texts = [row[self.field] for row in rows]
         return [turn for text in texts for turn in ([text] if isinstance(text, str) else text)]
 
-    def _evaluated(self, row: Mapping[str, Any]) -> bool:
-        only = self.only
-        return only is None or only["first"] <= row[only["field"]] <= only["last"]
 
-
-def load_training_corpus(specs: Sequence[CorpusSpec], exclude: Sequence[Path], seed: int) -> Corpus:
-    """Read the corpora without the chats that quote an evaluation prompt.
+def training_chats(path: Path) -> list[Chat]:
+    """Read the chats of a file that quote no known evaluation prompt.
 
     Raises:
         UserError: unreadable text, or as `without_evaluation`.
     """
-    return refuse_evaluation_rows(load_corpus(specs, exclude, seed))
-
-
-def refuse_evaluation_rows(corpus: Corpus) -> Corpus:
-    """Drop the chats that quote a known evaluation prompt; count them as excluded.
-
-    Raises:
-        UserError: as `without_evaluation`.
-    """
-    train: list[Document] = []
-    held_out: list[Document] = []
-    files = []
-    for source, facts in enumerate(corpus.files):
-        documents = [d for d in [*corpus.train, *corpus.held_out] if d.source == source]
-        clean = without_evaluation(facts.file, [d.messages for d in documents])
-        kept = {id(chat) for chat in clean}
-        shown = [d for d in corpus.train if id(d.messages) in kept]
-        held = [d for d in corpus.held_out if id(d.messages) in kept]
-        lost = len(documents) - len(clean)
-        train += shown
-        held_out += held
-        files.append(
-            replace(facts, train=len(shown), held_out=len(held), excluded=facts.excluded + lost)
-        )
-    return Corpus(train, held_out, files)
+    return without_evaluation(path.name, list(read_chats(path)))
 
 
 def without_evaluation(file: str, chats: Sequence[Chat]) -> list[Chat]:
@@ -153,20 +111,24 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def fingerprint_of(words: Sequence[str]) -> Fingerprint:
-    """The fingerprint of a prompt's words."""
-    return Fingerprint(_heads(words[:HEAD])[0], len(words), _whole(words))
+def fingerprint_of(words: Sequence[str]) -> str:
+    """What is kept of a prompt: a hash of its first words, how many it has, a hash of all."""
+    return _fingerprint(_heads(words[:HEAD])[0], words)
+
+
+def _fingerprint(head: int, words: Sequence[str]) -> str:
+    whole = blake2b(" ".join(words).encode(), digest_size=6).hexdigest()
+    return f"{head:08x}:{len(words)}:{whole}"
 
 
 def _quoted(words: list[str]) -> str | None:
     """The evaluation set of a prompt that these words quote, or None."""
-    if len(words) < HEAD:
-        return _table()[0].get(fingerprint_of(words)) if words else None
     table, lengths = _table()
+    if len(words) < HEAD:
+        return table.get(fingerprint_of(words)) if words else None
     for at, head in enumerate(_heads(words)):
         for length in lengths.get(head, ()):
-            part = words[at : at + length]
-            name = table.get(Fingerprint(head, len(part), _whole(part)))
+            name = table.get(_fingerprint(head, words[at : at + length]))
             if name is not None:
                 return name
     return None
@@ -191,21 +153,14 @@ def _word(word: str) -> int:
     return int.from_bytes(blake2b(word.encode(), digest_size=8).digest())
 
 
-def _whole(words: Sequence[str]) -> str:
-    return blake2b(" ".join(words).encode(), digest_size=6).hexdigest()
-
-
 @cache
-def _table() -> tuple[dict[Fingerprint, str], dict[int, set[int]]]:
+def _table() -> tuple[dict[str, str], dict[int, set[int]]]:
     """Set name by fingerprint, and the lengths of the prompts that begin with a head."""
-    names: dict[Fingerprint, str] = {}
+    table = json.loads(TABLE.read_text())
+    names = {line: name for name, entry in table.items() for line in entry["prompts"].split()}
     lengths: dict[int, set[int]] = {}
-    for name, entry in json.loads(TABLE.read_text()).items():
-        for line in entry["prompts"].split():
-            head, words, whole = line.split(":")
-            known = Fingerprint(int(head, 16), int(words), whole)
-            names[known] = name
-            lengths.setdefault(known.head, set()).add(known.words)
+    for head, words, _ in (line.split(":") for line in names):
+        lengths.setdefault(int(head, 16), set()).add(int(words))
     return names, lengths
 
 
@@ -226,8 +181,7 @@ def write_table(
     table = {}
     for name, texts in sorted(prompts.items()):
         found = {fingerprint_of(words) for text in texts if (words := words_of(text))}
-        lines = sorted(f"{one.head:08x}:{one.words}:{one.whole}" for one in found)
-        table[name] = {"card": cards[name], "prompts": " ".join(lines)}
+        table[name] = {"card": cards[name], "prompts": " ".join(sorted(found))}
     path.write_text(json.dumps(table, indent=1) + "\n")
 
 

@@ -1,8 +1,14 @@
-"""Rows of public data files as chats: one small adapter per set of field names."""
+"""Public data files as chats: one small adapter per set of field names of a row."""
 
+import gzip
+import hashlib
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+from specbench.errors import UserError
 
 Row = dict[str, Any]
 Chat = list[dict[str, str]]
@@ -20,10 +26,53 @@ OASST_PATHS = 3
 """Paths taken from one message tree: those that begin with the best-ranked replies."""
 
 
+def read_chats(path: Path) -> Iterator[Chat]:
+    """Read all chats of a file.
+
+    Raises:
+        UserError: there is no such file, or names the row that is not JSON or has no known fields.
+    """
+    for number, row in enumerate(read_rows(path), start=1):
+        chats = chats_of(row) if isinstance(row, dict) else None
+        if chats is None:
+            known = "; ".join(names.replace(" ", "+") for names in ADAPTERS)
+            raise UserError(
+                f"Row {number} of {path} has no known fields.", f"Known sets of fields: {known}."
+            )
+        yield from chats
+
+
+def read_rows(path: Path) -> Iterator[Any]:
+    """Read the rows of a JSON array or a JSONL file, gzipped or not.
+
+    Raises:
+        UserError: there is no such file, or names the line that is not JSON.
+    """
+    if not path.is_file():
+        raise UserError(f"There is no data file {path}.")
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as stream:
+        if path.name.removesuffix(".gz").endswith(".json"):
+            yield from json.load(stream)
+            return
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise UserError(f"Line {number} of {path} is not JSON: {error}.") from None
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def chats_of(row: Row) -> list[Chat] | None:
     """The chats in a row; None if no adapter knows its fields."""
-    for fields, adapter in ADAPTERS:
-        if fields <= row.keys():
+    for names, adapter in ADAPTERS.items():
+        if row.keys() >= set(names.split()):
             return [chat for chat in adapter(row) if all(m["content"].strip() for m in chat)]
     return None
 
@@ -99,10 +148,8 @@ def _tree(row: Row) -> list[Chat]:
             path.append(node)
         if path[-1]["role"] == "prompter":
             path.pop()
-        roles = ("user" if m["role"] == "prompter" else "assistant" for m in path)
-        chats.append(
-            [{"role": role, "content": m["text"]} for role, m in zip(roles, path, strict=True)]
-        )
+        turns = [("user" if m["role"] == "prompter" else "assistant", m["text"]) for m in path]
+        chats.append([{"role": role, "content": text} for role, text in turns])
     return chats
 
 
@@ -117,21 +164,18 @@ def _text(row: Row) -> list[Chat]:
     return [[{"role": PLAIN_ROLE, "content": row["text"]}]]
 
 
-ADAPTERS: tuple[tuple[frozenset[str], Adapter], ...] = tuple(
-    (frozenset(names.split()), adapter)
-    for names, adapter in (
-        ("messages", _turns("messages")),
-        ("question answer", _question),
-        ("problem solution", _problem),
-        ("text code", _task_code),
-        ("prompt completion", _function),
-        ("message_tree_id prompt", _tree),
-        ("instruction instances", _instances),
-        ("instruction response", _instruction("response")),
-        ("instruction output", _instruction("output")),
-        ("conversations", _conversations),
-        ("turns", _turns("turns")),
-        ("text", _text),
-    )
-)
+ADAPTERS: dict[str, Adapter] = {
+    "messages": _turns("messages"),
+    "question answer": _question,
+    "problem solution": _problem,
+    "text code": _task_code,
+    "prompt completion": _function,
+    "message_tree_id prompt": _tree,
+    "instruction instances": _instances,
+    "instruction response": _instruction("response"),
+    "instruction output": _instruction("output"),
+    "conversations": _conversations,
+    "turns": _turns("turns"),
+    "text": _text,
+}
 """Field names that must all be present, and the function that reads such a row; first fit wins."""

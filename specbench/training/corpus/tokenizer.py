@@ -105,9 +105,9 @@ def encode_chats(tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]) -> l
 
 def _parts(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> list[tuple[str, bool]]:
     """Cut the rendered chat into (text, written by the assistant)."""
-    if chat[0]["role"] == PLAIN_ROLE:
-        return [(chat[0]["content"] + (tokenizer.eos_token or ""), True)]
     end = tokenizer.eos_token or ""
+    if chat[0]["role"] == PLAIN_ROLE:
+        return [(chat[0]["content"] + end, True)]
     parts: list[tuple[str, bool]] = []
     done = ""
     for index, message in enumerate(chat):

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specbench.training.corpus.batches import Batch, PackedBatches
-from specbench.training.corpus.data import read_chats
-from specbench.training.corpus.evaluation import without_evaluation
+from specbench.training.corpus.evaluation import training_chats
 from specbench.training.corpus.tokenizer import Encoded, encode_chats
 
 RUN = 4
@@ -40,15 +39,11 @@ def load_answers(tokenizer: PreTrainedTokenizerBase, path: Path) -> list[Encoded
     Raises:
         UserError: unreadable or evaluation text.
     """
-    chats = without_evaluation(path.name, list(read_chats(path)))
-    return [_mark(encoded) for encoded in encode_chats(tokenizer, chats)]
-
-
-def _mark(encoded: Encoded) -> Encoded:
-    places = encoded.response.nonzero()[0]
-    marks = np.zeros(len(encoded.tokens), dtype=np.bool_)
-    marks[places] = repeated(encoded.tokens[places].tolist())
-    return Encoded(encoded.tokens, marks)
+    encoded = encode_chats(tokenizer, training_chats(path))
+    for document in encoded:
+        places = document.response.nonzero()[0]
+        document.response[places] = repeated(document.tokens[places].tolist())
+    return encoded
 
 
 def unlikelihood(logits: Tensor, tokens: Tensor, marked: Tensor) -> Tensor:
@@ -73,11 +68,8 @@ class WithAnswers:
 
     def next(self) -> Batch:
         """Return rows of the corpus, then rows of the answers."""
-        parts = [source.next() for source in self._sources.values()]
-        return Batch(
-            torch.cat([part.tokens for part in parts]),
-            torch.cat([part.response for part in parts]),
-        )
+        parts = zip(*(source.next() for source in self._sources.values()), strict=True)
+        return Batch(*map(torch.cat, parts))
 
     def state(self) -> dict[str, int]:
         """The places of both sources."""
@@ -90,10 +82,4 @@ class WithAnswers:
     def restore(self, state: dict[str, int]) -> None:
         """Go to the places of both sources."""
         for name, source in self._sources.items():
-            source.restore(
-                {
-                    key.partition("/")[2]: value
-                    for key, value in state.items()
-                    if key.startswith(f"{name}/")
-                }
-            )
+            source.restore({key: state[f"{name}/{key}"] for key in source.state()})

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +13,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from specbench.api import Target, UserError
-from specbench.stats.metrics import repeated_4grams
 from specbench.training.card import stages_of, write_loop_card
 from specbench.training.corpus.batches import Batches, PackedBatches, epoch_order
-from specbench.training.corpus.data import Corpus, CorpusSpec, Document, FileFacts
-from specbench.training.corpus.evaluation import load_training_corpus
+from specbench.training.corpus.data import Corpus, Document, load_corpus
 from specbench.training.corpus.tokenizer import (
     END_OF_TEXT,
     TURN_END,
@@ -27,10 +25,15 @@ from specbench.training.corpus.tokenizer import (
     tokenizer_of,
     train_tokenizer,
 )
-from specbench.training.embedded.repetition import WithAnswers, load_answers, unlikelihood
+from specbench.training.embedded.repetition import (
+    RUN,
+    WithAnswers,
+    load_answers,
+    repeated,
+    unlikelihood,
+)
 from specbench.training.embedded.responses import encode_prompt, generate, prompt_of
-from specbench.training.loop import Loss, TrainResult, resolved, train
-from specbench.training.seeding import seeded
+from specbench.training.loop import Loss, TrainResult, seeded, train
 from specbench.training.settings import ResponseSettings, TargetShape, TrainSettings
 
 VALIDATION_BATCH = 16
@@ -47,6 +50,19 @@ FIGURES = (
 )
 
 
+SHAPE = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate": "intermediate_size",
+    "tied": "tie_word_embeddings",
+    "context": "max_position_embeddings",
+}
+"""The settings of `TargetShape` by the name of their field in transformers' config."""
+
+
 def prepare(
     corpora: Sequence[str],
     exclude: Sequence[Path],
@@ -59,7 +75,7 @@ def prepare(
     Raises:
         UserError: unreadable or evaluation text, or there is no such tokenizer.
     """
-    corpus = load_training_corpus([CorpusSpec.parse(text) for text in corpora], exclude, seed)
+    corpus = load_corpus(corpora, exclude, seed)
     if tokenizer is not None:
         return corpus, tokenizer_of(tokenizer)
     order = epoch_order(np.array(corpus.weights()), seed, epoch=0)
@@ -71,21 +87,13 @@ def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen
     stops = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        intermediate_size=shape.intermediate,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=shape.context,
+        **{field: getattr(shape, name) for name, field in SHAPE.items()},
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None,
         eos_token_id=stops[0],
         pad_token_id=stops[1],
         dtype="float32",
     )
-    config._attn_implementation = _attention()
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=stops[1])
     return model
@@ -100,7 +108,6 @@ def load_start(name: str) -> Qwen3ForCausalLM:
     model = Target.load(name).model
     if not isinstance(model, Qwen3ForCausalLM):
         raise UserError(f"{name} is of the type {model.config.model_type}; take a qwen3 model.")
-    model.set_attn_implementation(_attention())
     return model.requires_grad_(True)
 
 
@@ -143,9 +150,12 @@ def train_target(
     Raises:
         UserError: the trained model to start from cannot be loaded, or as `train`.
     """
-    settings = resolved(settings)
     before = stages_of(start) if isinstance(start, str) else []
-    model = _started(start, tokenizer, settings.seed)
+    with seeded(settings.seed):
+        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
+    # Plain products on a CPU, where backward through fused attention is slower.
+    model.set_attn_implementation("sdpa" if torch.cuda.is_available() else "eager")
+    model.to("cuda" if torch.cuda.is_available() else "cpu").train()
     result = train(
         model,
         next_token_loss(model, rows=settings.batch, compiled=settings.compile),
@@ -159,18 +169,15 @@ def train_target(
     save_tokenizer(tokenizer, out)
     figures = result.validation | greedy_repetition(str(out), corpus)
     result = replace(result, validation=figures)
-    loss = LOSS + (UNLEARNED if answers else "")
-    facts = {**_facts(model), "loss": loss, "figures": FIGURES, "before": before}
-    write_loop_card(out, corpus.files, settings, result, command=command, facts=facts)
+    facts = {
+        "shape": {name: getattr(model.config, field) for name, field in SHAPE.items()},
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "loss": LOSS + (UNLEARNED if answers else ""),
+        "figures": FIGURES,
+        "before": before,
+    }
+    write_loop_card(out, corpus.files, result, command=command, facts=facts)
     return result
-
-
-def _started(
-    start: TargetShape | str, tokenizer: PreTrainedTokenizerFast, seed: int
-) -> Qwen3ForCausalLM:
-    with seeded(seed):
-        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").train()
 
 
 def _batches(
@@ -188,27 +195,6 @@ def _batches(
     return WithAnswers(packed, PackedBatches(marked, [1.0] * len(marked), **shape))
 
 
-def _facts(model: Qwen3ForCausalLM) -> dict[str, Any]:
-    """The model's shape and size, for its card."""
-    config = model.config
-    shape = TargetShape(
-        hidden=config.hidden_size,
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        intermediate=config.intermediate_size,
-        tied=config.tie_word_embeddings,
-        context=config.max_position_embeddings,
-    )
-    return {"shape": asdict(shape), "parameters": sum(p.numel() for p in model.parameters())}
-
-
-def _attention() -> str:
-    """Plain products on a CPU, where backward through fused attention is slower."""
-    return "sdpa" if torch.cuda.is_available() else "eager"
-
-
 def make_validation(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, length: int
 ) -> Callable[[], dict[str, float]]:
@@ -217,20 +203,19 @@ def make_validation(
     Every token counts, those of the template too; bytes are those of the messages' contents.
     """
     encoded = encode_chats(tokenizer, [d.messages for d in corpus.held_out])
-    names = [_stem(facts) for facts in corpus.files]
+
+    tokens = sum(len(document.tokens) - 1 for document in encoded)
 
     def validate() -> dict[str, float]:
         nats = document_nats(model, encoded, length)
-        per_byte = {
-            f"bits_per_byte/{name}": bits_per_byte(nats, corpus.held_out, source)
-            for source, name in enumerate(names)
-        }
-        tokens = sum(len(e.tokens) - 1 for e in encoded)
-        return {
-            "validation_loss": sum(nats) / tokens,
-            "bits_per_byte": bits_per_byte(nats, corpus.held_out),
-            **{name: value for name, value in per_byte.items() if math.isfinite(value)},
-        }
+        figures = {"validation_loss": sum(nats) / tokens}
+        figures["bits_per_byte"] = bits_per_byte(nats, corpus.held_out)
+        for source, file in enumerate(corpus.files):
+            chosen = [document.source == source for document in corpus.held_out]
+            if any(chosen):
+                own = list(compress(nats, chosen)), list(compress(corpus.held_out, chosen))
+                figures[f"bits_per_byte/{file.stem}"] = bits_per_byte(*own)
+        return figures
 
     return validate
 
@@ -240,20 +225,15 @@ def greedy_repetition(name: str, corpus: Corpus) -> dict[str, float]:
     target = Target.load(name, device="cuda" if torch.cuda.is_available() else "cpu")
     settings = ResponseSettings(max_new_tokens=REPETITION_TOKENS)
     figures = {}
-    for source, facts in enumerate(corpus.files):
+    for source, file in enumerate(corpus.files):
         chats = [d.messages for d in corpus.held_out if d.source == source]
         prompts = [encode_prompt(target, p) for chat in chats if (p := prompt_of(chat))]
-        prompts = prompts[:REPETITION_PROMPTS]
         if prompts:
-            answers = generate(target, prompts, settings, torch.Generator(target.device))
-            counts = [repeated_4grams(answer) for answer in answers]
-            shares = [repeated / max(1, grams) for repeated, grams in counts]
-            figures[f"repeated_4grams/{_stem(facts)}"] = sum(shares) / len(shares)
+            asked = prompts[:REPETITION_PROMPTS]
+            answers = generate(target, asked, settings, torch.Generator(target.device))
+            shares = [int(repeated(a).sum()) / max(1, len(a) - RUN + 1) for a in answers]
+            figures[f"repeated_4grams/{file.stem}"] = sum(shares) / len(shares)
     return figures
-
-
-def _stem(facts: FileFacts) -> str:
-    return facts.file.partition(".")[0]
 
 
 def document_nats(
@@ -280,14 +260,7 @@ def document_nats(
     return nats
 
 
-def bits_per_byte(
-    nats: Sequence[float], documents: Sequence[Document], source: int | None = None
-) -> float:
-    """Bits per byte of all documents, or of those of one file; nan if it has none."""
-    chosen = [
-        (n, len("".join(m["content"] for m in d.messages).encode()))
-        for n, d in zip(nats, documents, strict=True)
-        if source is None or d.source == source
-    ]
-    size = sum(length for _, length in chosen)
-    return sum(n for n, _ in chosen) / size / math.log(2) if size else math.nan
+def bits_per_byte(nats: Sequence[float], documents: Sequence[Document]) -> float:
+    """Bits per byte of the contents of documents."""
+    size = sum(len(message["content"].encode()) for d in documents for message in d.messages)
+    return sum(nats) / size / math.log(2)

@@ -9,8 +9,13 @@ import pytest
 
 from specbench.errors import UserError
 from specbench.training.corpus.batches import DocumentBatches, PackedBatches, epoch_order, pad_right
-from specbench.training.corpus.data import CorpusSpec, load_corpus, read_chats
-from specbench.training.corpus.formats import BOXED_INSTRUCTION, FUNCTION_INSTRUCTION, chats_of
+from specbench.training.corpus.data import load_corpus, path_and_weight
+from specbench.training.corpus.formats import (
+    BOXED_INSTRUCTION,
+    FUNCTION_INSTRUCTION,
+    chats_of,
+    read_chats,
+)
 from specbench.training.corpus.tokenizer import Encoded, encode_chats, train_tokenizer
 
 
@@ -83,7 +88,7 @@ def test_empty_answers_are_left_out_and_unknown_rows_are_none():
     [("a/b.jsonl", "a/b.jsonl", 1.0), ("a.json:0.2", "a.json", 0.2), ("c:x.json", "c:x.json", 1.0)],
 )
 def test_corpus_spec(text, path, weight):
-    assert CorpusSpec.parse(text) == CorpusSpec(Path(path), weight)
+    assert path_and_weight(text) == (Path(path), weight)
 
 
 def test_a_wrong_file_is_named_with_its_row(tmp_path):
@@ -98,9 +103,9 @@ def test_a_wrong_file_is_named_with_its_row(tmp_path):
 
 def test_split_depends_on_the_text_alone(tmp_path):
     rows = [{"instruction": f"Count to {i}", "output": f"{i}!"} for i in range(2000)]
-    one = load_corpus([CorpusSpec(write_rows(tmp_path / "a.jsonl", rows), 1.0)], [], seed=0)
+    one = load_corpus([str(write_rows(tmp_path / "a.jsonl", rows))], [], seed=0)
     other = write_rows(tmp_path / "b.jsonl", rows[::-1])
-    two = load_corpus([CorpusSpec(other, 1.0)], [], seed=0)
+    two = load_corpus([str(other)], [], seed=0)
     assert {d.text for d in one.held_out} == {d.text for d in two.held_out}
     assert 15 <= len(one.held_out) <= 50
     assert len(one.train) + len(one.held_out) == 2000
@@ -118,8 +123,8 @@ def test_rows_that_share_thirteen_words_with_an_evaluation_file_go(tmp_path):
     with gzip.open(evaluation, "wt") as stream:
         stream.write(json.dumps({"deep": [{"question": run}]}))
     (tmp_path / "MANIFEST.json").write_text(json.dumps({"a.jsonl": {"licence": "MIT"}}))
-    spec = CorpusSpec(write_rows(tmp_path / "a.jsonl", rows), 1.0)
-    corpus = load_corpus([spec], [evaluation], seed=0)
+    file = write_rows(tmp_path / "a.jsonl", rows)
+    corpus = load_corpus([str(file)], [evaluation], seed=0)
     assert [d.messages[1]["content"] for d in corpus.train + corpus.held_out] == ["b"]
     assert (corpus.files[0].excluded, corpus.files[0].licence) == (1, "MIT")
 

@@ -1,6 +1,7 @@
 """Evaluation prompts are refused as training text, by hashes alone."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from specbench.errors import UserError
 from specbench.inputs.suite import load_suite
-from specbench.training.corpus.data import CorpusSpec, load_corpus, sha256_of
+from specbench.training.corpus.data import load_corpus
 from specbench.training.corpus.evaluation import (
     HEAD,
     REGENERATE,
@@ -18,11 +19,12 @@ from specbench.training.corpus.evaluation import (
     card_hashes,
     fingerprint_of,
     known_prompts,
-    refuse_evaluation_rows,
+    training_chats,
+    without_evaluation,
     words_of,
     write_table,
 )
-from specbench.training.corpus.formats import Chat
+from specbench.training.corpus.formats import Chat, read_chats, sha256_of
 from specbench.training.corpus.tokenizer import tokenizer_of
 from specbench.training.embedded.repetition import load_answers
 from specbench.training.embedded.responses import select_prompts
@@ -40,10 +42,10 @@ def chat(question: str, answer: str = "An answer.") -> Chat:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def written(path: Path, questions: list[str]) -> CorpusSpec:
+def written(path: Path, questions: list[str]) -> Path:
     rows = ({"messages": chat(question, f"answer {i}")} for i, question in enumerate(questions))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return CorpusSpec(path, 1.0)
+    return path
 
 
 @pytest.mark.parametrize("prompt", SMOKE)
@@ -72,56 +74,58 @@ def test_a_changed_prompt_is_another_one() -> None:
 def test_the_table_holds_no_text(tmp_path: Path) -> None:
     write_table({"one": ["Say purple monkeys."]}, {"one": "12ab"}, tmp_path / "table.json")
     one = fingerprint_of(["say", "purple", "monkeys"])
-    want = {"one": {"card": "12ab", "prompts": f"{one.head:08x}:3:{one.whole}"}}
+    assert re.fullmatch("[0-9a-f]{8}:3:[0-9a-f]{12}", one)
+    want = {"one": {"card": "12ab", "prompts": one}}
     assert json.loads((tmp_path / "table.json").read_text()) == want
 
 
 def test_strays_are_dropped_and_counted(tmp_path: Path) -> None:
-    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
-    corpus = load_corpus([spec], [], seed=0)
-    clean = refuse_evaluation_rows(corpus)
+    file = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    clean = load_corpus([str(file)], [], seed=0)
     assert len(clean.train) + len(clean.held_out) == 99
     assert LONG not in "".join(document.text for document in clean.train + clean.held_out)
     (facts,) = clean.files
     assert (facts.train, facts.held_out) == (len(clean.train), len(clean.held_out))
     assert facts.excluded == 1
-    assert refuse_evaluation_rows(clean) == clean
+    chats = training_chats(file)
+    assert chats == list(read_chats(file))[:-1]
+    assert without_evaluation("mine", chats) == chats
 
 
 def test_an_evaluation_set_is_refused_by_name(tmp_path: Path) -> None:
     mine = written(tmp_path / "mine.jsonl", [f"Question {number}?" for number in range(2000)])
     suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
     with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
-        refuse_evaluation_rows(load_corpus([mine, suite], [], seed=0))
+        load_corpus([str(mine), str(suite)], [], seed=0)
 
 
 def test_a_target_learns_from_no_evaluation_prompt(tmp_path: Path) -> None:
     tokenizer = "tiny-target"
-    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
-    corpus, _ = prepare([str(spec.path)], [], 300, tokenizer, seed=0)
+    file = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    corpus, _ = prepare([str(file)], [], 300, tokenizer, seed=0)
     assert [facts.excluded for facts in corpus.files] == [1]
     assert LONG not in "".join(document.text for document in corpus.train + corpus.held_out)
     suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
     with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
-        prepare([str(spec.path), str(suite.path)], [], 300, tokenizer, seed=0)
+        prepare([str(file), str(suite)], [], 300, tokenizer, seed=0)
 
 
 def test_no_answer_is_written_to_an_evaluation_prompt(tmp_path: Path) -> None:
-    spec = written(tmp_path / "mine.jsonl", [*MINE, LONG])
-    prompts = select_prompts([str(spec.path)], ResponseSettings())
+    file = written(tmp_path / "mine.jsonl", [*MINE, LONG])
+    prompts = select_prompts([str(file)], ResponseSettings())
     assert sorted(prompt[-1]["content"] for prompt in prompts) == sorted(MINE)
     suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
     with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
-        select_prompts([str(suite.path)], ResponseSettings())
+        select_prompts([str(suite)], ResponseSettings())
 
 
 def test_answers_to_an_evaluation_prompt_are_not_unlearned_either(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("tiny-target")
-    spec = written(tmp_path / "answers.jsonl", [*MINE, LONG])
-    assert len(load_answers(tokenizer, spec.path)) == 99
+    file = written(tmp_path / "answers.jsonl", [*MINE, LONG])
+    assert len(load_answers(tokenizer, file)) == 99
     suite = written(tmp_path / "suite.jsonl", [*SMOKE[:5], "Another one of mine?"])
     with pytest.raises(UserError, match=r"suite\.jsonl .*5 of smoke, in 6 chats"):
-        load_answers(tokenizer, suite.path)
+        load_answers(tokenizer, suite)
 
 
 def test_the_table_knows_every_card_as_it_is() -> None:

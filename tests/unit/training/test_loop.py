@@ -14,7 +14,7 @@ from specbench.training.checkpoint import latest_checkpoint
 from specbench.training.corpus.batches import DocumentBatches
 from specbench.training.corpus.tokenizer import Encoded
 from specbench.training.loop import autocast, make_optimizer, resolved, train
-from specbench.training.settings import TrainSettings
+from specbench.training.settings import ResponseSettings, TrainSettings
 
 SETTINGS = TrainSettings(
     steps=12, batch=2, length=8, lr=0.05, log_every=5, validate_every=6, checkpoint_every=4
@@ -146,11 +146,13 @@ def test_only_matrices_decay():
 def test_precision_is_one_of_two():
     with autocast(torch.device("cpu"), "bf16"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
-    with pytest.raises(UserError, match="bf16, fp32"):
-        autocast(torch.device("cpu"), "fp8")
-    auto = resolved(replace(SETTINGS, precision="auto")).precision
-    assert auto == ("bf16" if torch.cuda.is_available() else "fp32")
-    assert resolved(SETTINGS) == SETTINGS
+    with autocast(torch.device("cpu"), "fp32"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    for settings in (SETTINGS, ResponseSettings()):
+        with pytest.raises(ValueError, match="bf16, fp32"):
+            replace(settings, precision="fp8")
+    assert resolved("auto") == ("bf16" if torch.cuda.is_available() else "fp32")
+    assert [resolved(name) for name in ("bf16", "fp32")] == ["bf16", "fp32"]
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"length": 7}, {"lr": -1.0}, {"warmup": 1.5}])

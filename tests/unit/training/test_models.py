@@ -78,7 +78,7 @@ def test_bits_per_byte_of_known_numbers():
 
 @pytest.fixture(scope="module")
 def frozen(trained):
-    return FrozenTarget.load(str(trained[0]))
+    return FrozenTarget(Target.load(str(trained[0])))
 
 
 def test_features_are_the_hidden_states_at_the_boundaries(trained, frozen):
@@ -114,13 +114,13 @@ def test_a_batch_of_greedy_answers_equals_generate(trained):
 def test_responses_are_resumed_after_a_cut_line(trained, corpus, tmp_path):
     out = tmp_path / "responses.jsonl"
     settings = ResponseSettings(max_new_tokens=8, batch=4, limit=10)
-    assert write_responses(str(trained[0]), [corpus], out, settings).responses == 10
+    assert write_responses(str(trained[0]), [corpus], out, settings)[0] == 10
     whole = out.read_text()
     # U+2028 ends a line for str.splitlines and for nobody else.
     other = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a\u2028b"}]
     line = json.dumps({"messages": other}, ensure_ascii=False) + "\n"
     out.write_text(line + whole[: len(whole) // 2])
-    assert write_responses(str(trained[0]), [corpus], out, settings).responses == 11
+    assert write_responses(str(trained[0]), [corpus], out, settings)[0] == 11
     assert sorted(out.read_text().split("\n")) == sorted((line + whole).split("\n"))
     chat = json.loads(whole.splitlines()[0])["messages"]
     assert [message["role"] for message in chat] == ["user", "assistant"]

@@ -21,9 +21,9 @@ from specbench.testing import NO_STOPS, tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.corpus.tokenizer import train_tokenizer
 from specbench.training.features import FrozenTarget
+from specbench.training.loop import seeded
 from specbench.training.masking import draw_blocks
 from specbench.training.recipe import train_draft
-from specbench.training.seeding import seeded
 from specbench.training.settings import Job, TrainSettings
 from tests.helpers.dflash_drafts import bound_draft
 
@@ -100,7 +100,7 @@ def test_training_forward_equals_drafting(target: Target, tmp_path: Path, kind: 
     with torch.no_grad():
         hidden = recipe.hidden(tokens, anchors)
         trained = recipe.draft.logits(hidden[:, :, 1:], target.view().head)
-        features = recipe.target.features(tokens, drafter.taps)
+        features, _ = recipe.target.forward(tokens, drafter.taps)
     for row in range(3):
         for column, anchor in enumerate(anchors[row].tolist()):
             session: Any = drafter.open(Request(capacity=40))
@@ -203,7 +203,9 @@ def test_going_on_from_a_draft(target: Target, tmp_path: Path) -> None:
 
 
 def test_an_embedded_draft_can_be_gone_on_from() -> None:
-    recipe = DFlashRecipe(FrozenTarget.load("tiny-target"), DFlashSettings(init="tiny-dflash"))
+    recipe = DFlashRecipe(
+        FrozenTarget(Target.load("tiny-target")), DFlashSettings(init="tiny-dflash")
+    )
     assert (recipe.config.block_size, recipe.config.layers) == (8, 2)
     assert all(parameter.requires_grad for parameter in recipe.draft.parameters())
 

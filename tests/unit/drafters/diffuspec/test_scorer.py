@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drafters.diffuspec.ngram import load_kenlm, tokenizer_hash
-from drafters.diffuspec.scorer import CausalScorer, NgramScorer, load_scorer
+from drafters.diffuspec.scorer import causal_scorer, load_scorer, ngram_scorer
 from specbench.api import Target, UserError
 from specbench.testing import tiny_target
 from tests.helpers.diffuspec_scorers import save_scorer
@@ -47,7 +47,7 @@ def test_ngram_paths_score_as_kenlm_scores_the_text(
 ) -> None:
     folder = Path(save_scorer(tmp_path, VOCABULARY, order=order, unseen=4))
     model = load_kenlm(folder / "ngram.arpa")
-    context = NgramScorer(folder / "ngram.arpa").open(50, 10)
+    context = ngram_scorer(folder / "ngram.arpa").open(50, 10)
     for token in committed:  # Told bit by bit, as rounds do.
         context.extend([token])
     states, candidates = [context.start()], [3, 0, 61, 63]
@@ -72,7 +72,7 @@ def full_scores(target: Target, tokens: list[int], candidates: list[int]) -> np.
 
 
 def test_a_causal_lm_scores_paths_as_its_own_forward_does(target: Target) -> None:
-    context = CausalScorer(target).open(60, 12)
+    context = causal_scorer(target).open(60, 12)
     committed = [4, 9, 33, 2]
     context.extend(committed)
     candidates = [1, 40, 63]
@@ -93,7 +93,7 @@ def test_a_causal_lm_scores_paths_as_its_own_forward_does(target: Target) -> Non
 
 
 def test_a_causal_lm_has_no_opinion_past_its_context(target: Target) -> None:
-    context = CausalScorer(target).open(60, 12)
+    context = causal_scorer(target).open(60, 12)
     context.extend(range(38))
     state = context.start()
     assert context.score([state], [1, 2]).any()
@@ -106,7 +106,7 @@ def test_a_causal_lm_has_no_opinion_past_its_context(target: Target) -> None:
 
 
 def test_ids_beyond_a_causal_lms_rows_are_impossible_and_harmless(target: Target) -> None:
-    context = CausalScorer(target).open(60, 12)
+    context = causal_scorer(target).open(60, 12)
     context.extend([4, 70])
     scores = context.score([context.start()], [1, 70])
     assert scores[0, 1] == -99

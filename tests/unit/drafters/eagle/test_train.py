@@ -26,8 +26,8 @@ from specbench.testing import NO_STOPS, tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.corpus.tokenizer import Encoded, train_tokenizer
 from specbench.training.features import FrozenTarget
+from specbench.training.loop import seeded
 from specbench.training.recipe import train_draft
-from specbench.training.seeding import seeded
 from specbench.training.settings import Job, TrainSettings
 
 STEPS = 4
@@ -77,7 +77,7 @@ def test_training_forward_equals_drafting(
     seen: set[int] = set()
     for length in (5, 9, 14):
         context = random_tokens((14,))[:length]
-        features = recipe.target.features(context[None], drafter.taps)[0]
+        features = recipe.target.forward(context[None], drafter.taps)[0][0]
         session = drafter.open(Request(capacity=40))
         assert isinstance(session, EagleSession)
         session.commit(Commit(tuple(context.tolist()), features[:-1]))
@@ -237,7 +237,7 @@ def test_training_goes_on_from_a_draft(target: Target, tmp_path: Path) -> None:
 
 def test_an_embedded_draft_can_be_gone_on_from() -> None:
     options = Eagle3Settings(init="tiny-eagle3")
-    recipe = Eagle3Recipe.for_corpus(FrozenTarget.load("tiny-target"), options, [])
+    recipe = Eagle3Recipe.for_corpus(FrozenTarget(Target.load("tiny-target")), options, [])
     assert recipe.settled["draft_vocab_size"] == 2048
     assert all(parameter.requires_grad for parameter in recipe.draft.parameters())
 

@@ -26,8 +26,8 @@ from specbench.inputs.options import parse_options
 from specbench.testing import tiny_target
 from specbench.training.corpus.batches import Batch
 from specbench.training.features import FrozenTarget
+from specbench.training.loop import seeded as seeded_globally
 from specbench.training.masking import draw_blocks
-from specbench.training.seeding import seeded as seeded_globally
 
 MASK = 63
 
