@@ -31,6 +31,7 @@ from specbench.stats.metrics import Change
 STAGES = ("completeness", "losslessness", "AAL", "speedup")
 TOLERANCE = {"AAL": 0.02, "speedup": 0.10}
 """Relative loss that is allowed."""
+NO_CELL = "the candidate has no such cell"
 REGRESSION, SKIPPED, FINE, IMPROVED = "regression", "skipped", "fine", "improved"
 DERIVED = frozenset({"drafter", "role", "suite", "width", "lossless", "details", "sample_ids"})
 """Settings of a cell that follow from others, or that the first two stages judge."""
@@ -128,26 +129,26 @@ def check(
         for base, entry in pairs
         for text in _unlike(base.cell, entry.cell)
     )
-    text = "the candidate has no such cell"
-    findings = [
-        Finding("completeness", labels[e.cell_id], e.cell.suite, REGRESSION, text) for e in alone
-    ]
+    missing = partial(Finding, "completeness", verdict=REGRESSION, text=NO_CELL)
+    findings = [missing(labels[entry.cell_id], entry.cell.suite) for entry in alone]
     if force or not unlike:
         limits = TOLERANCE | (tolerance or {})
         for base, entry in pairs:
             speed = max(limits["speedup"], _unresolved(tests, base.cell.suite))
-            label, allowed = labels[base.cell_id], limits | {"speedup": speed}
-            findings += _judge(label, base, entry, allowed, bool(machine))
-    found = sorted(settled(findings), key=lambda f: f.verdict != REGRESSION)
-    found.sort(key=lambda f: STAGES.index(f.stage))
-    return Check(candidate, baseline, tuple(found), unlike, machine, force)
+            allowed = limits | {"speedup": speed}
+            findings += _judge(labels[base.cell_id], base, entry, allowed, bool(machine))
+    return Check(candidate, baseline, tuple(settled(findings)), unlike, machine, force)
 
 
 def settled(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings with the verdicts on figures, which depend on how many a stage has."""
+    """The findings with the verdicts on figures, which depend on how many a stage has.
+
+    They are in the order of the stages, regressions first.
+    """
     findings = list(findings)
     judged = Counter(f.stage for f in findings if f.ratio is not None)
-    return [_settle(finding, judged[finding.stage]) for finding in findings]
+    found = [_settle(finding, judged[finding.stage]) for finding in findings]
+    return sorted(found, key=lambda f: (STAGES.index(f.stage), f.verdict != REGRESSION))
 
 
 def _settle(finding: Finding, among: int) -> Finding:
