@@ -198,6 +198,11 @@ def resolved(precision: str) -> str:
     return "bf16" if torch.cuda.is_available() else "fp32"
 
 
+def best_device() -> str:
+    """CUDA where there is a device, else the CPU."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch's global generator, which initialisers draw from, and restore it afterwards."""
