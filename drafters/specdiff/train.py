@@ -54,10 +54,8 @@ class StreakRecipe(Recipe):
         """Compute the loss, the expected streak, and the tokens that greedy drafts would emit."""
         blocks = figure_windows(batch, self.options.gamma)
         logits = self._logits(batch, blocks)
-        return {
-            "validation_loss": float(self._loss(logits, blocks)),
-            **window_figures(logits, blocks),
-        }
+        loss = float(self._loss(logits, blocks))
+        return {"validation_loss": loss, **window_figures(logits, blocks)}
 
     def save(self, folder: Path) -> None:
         merged(self.draft).save(folder)

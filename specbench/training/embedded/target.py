@@ -95,18 +95,6 @@ def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen
     return model
 
 
-def load_start(name: str) -> Qwen3ForCausalLM:
-    """Load a trained model to go on from, in float32.
-
-    Raises:
-        UserError: it cannot be loaded, or has another architecture.
-    """
-    model = Target.load(name).model
-    if not isinstance(model, Qwen3ForCausalLM):
-        raise UserError(f"{name} is of the type {model.config.model_type}; take a qwen3 model.")
-    return model.requires_grad_(True)
-
-
 def next_token_loss(model: Qwen3ForCausalLM, *, rows: int, compiled: bool) -> Loss:
     """Cross entropy in nats of every token after the first, prompts and answers alike.
 
@@ -176,8 +164,18 @@ def train_target(
 def _started(
     start: TargetShape | str, tokenizer: PreTrainedTokenizerFast, seed: int
 ) -> Qwen3ForCausalLM:
-    with seeded(seed):
-        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
+    """Make the model as training begins: fresh, or a trained one to go on from, in float32.
+
+    Raises:
+        UserError: it cannot be loaded, or has another architecture.
+    """
+    if isinstance(start, str):
+        model = Target.load(start).model.requires_grad_(True)
+    else:
+        with seeded(seed):
+            model = build_target(start, tokenizer)
+    if not isinstance(model, Qwen3ForCausalLM):
+        raise UserError(f"{start} is of the type {model.config.model_type}; take a qwen3 model.")
     # Plain products on a CPU, where backward through fused attention is slower.
     model.set_attn_implementation("sdpa" if torch.cuda.is_available() else "eager")
     return model.to(best_device()).train()
