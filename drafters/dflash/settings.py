@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from specbench.training.settings import DraftSettings
+from specbench.training.settings import DraftSettings, MaskToken
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,7 @@ class DFlashSettings(DraftSettings):
         "Slot k of a block weighs exp(-(k - 1) / gamma); none: the published 7, 5, 4 for blocks of "
         "16, 10, 8, and half the block otherwise.",
     ] = None
-    mask_token_id: Annotated[
-        int | None,
-        "Token that fills a block; none: the tokenizer's mask token, or the embedding's first row "
-        "past the tokenizer's entries.",
-    ] = None
+    mask_token_id: MaskToken = None
     heads: Annotated[int | None, "Query heads per layer; none: the target's."] = None
     kv_heads: Annotated[int | None, "Key and value heads per layer; none: the target's."] = None
     head_dim: Annotated[int | None, "Width of a head; none: the target's."] = None

@@ -64,8 +64,7 @@ class DFlashRecipe(Recipe):
         config = self.config
         features, _ = self.target.forward(tokens, config.taps)
         context = self.draft.condition(features.flatten(2))
-        offsets = torch.arange(config.block_size, device=tokens.device)
-        positions = anchors[..., None] + offsets
+        positions = anchors[..., None] + torch.arange(config.block_size, device=tokens.device)
         length = tokens.shape[1]
         cos, sin = self._rope(length + config.block_size)
         attend = BlockAttention(self.draft, context, positions, (cos[:length], sin[:length]))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from specbench.training.settings import DraftSettings, check_choice, check_least
+from specbench.training.settings import DraftSettings, MaskToken, check_choice, check_least
 
 OBJECTIVES = ("llada", "shifted", "bd3")
 PREFIXES = ("full", "cut", "causal")
@@ -54,11 +54,7 @@ class DiffusionSettings(DraftSettings):
     decay: Annotated[
         float | None, "Slot k of a window weighs exp(-(k - 1) / decay); none: all weigh the same."
     ] = None
-    mask_token_id: Annotated[
-        int | None,
-        "none: the tokenizer's mask token, or the embedding's first row past the tokenizer's "
-        "entries.",
-    ] = None
+    mask_token_id: MaskToken = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

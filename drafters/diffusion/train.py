@@ -45,8 +45,7 @@ class DiffusionRecipe(Recipe):
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Compute the objective's loss, or for a share of the batches that of practised windows."""
         if float(torch.rand((), generator=generator)) < self.options.practice:
-            count = self.options.windows
-            blocks = draw_blocks(batch, count, self.options.window + 1, generator)
+            blocks = draw_blocks(batch, self.options.windows, self.options.window + 1, generator)
             return window_loss(self._window_logits(batch, blocks), blocks, self.options.decay)
         return self.objective_loss(batch, generator)
 

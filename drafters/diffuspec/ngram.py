@@ -156,7 +156,9 @@ def estimate(documents: Sequence[Sequence[int]], order: int, prune: Sequence[int
     # In the empty context, a word is any that occurs except <s>, or <unk>.
     lower = np.full(1, 1 / len(grams[0].word))
     for gram in grams:
-        shares = _discounted(gram)
+        cut = np.array([0.0, *discounts(gram.count)])[np.minimum(gram.count, 3)]
+        # Each n-gram's discounted share of its context's count.
+        shares = (gram.count - cut) / np.bincount(gram.prefix, gram.count)[gram.prefix]
         rest = 1 - np.bincount(gram.prefix[gram.kept], shares[gram.kept], minlength=len(lower))
         followed = np.bincount(gram.prefix, minlength=len(lower)) > 0
         backoffs.append(np.where(followed, rest, 1.0))
@@ -212,14 +214,6 @@ def discounts(counts: Ints) -> tuple[float, float, float]:
     y = n1 / (n1 + 2 * n2)
     found = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
     return found if all(0 <= d <= k for k, d in enumerate(found, start=1)) else FALLBACK
-
-
-def _discounted(gram: Grams) -> Floats:
-    """Each n-gram's discounted share of its context's count."""
-    table = np.array([0.0, *discounts(gram.count)])
-    total = np.bincount(gram.prefix, gram.count)
-    shares: Floats = (gram.count - table[np.minimum(gram.count, 3)]) / total[gram.prefix]
-    return shares
 
 
 def write_arpa(model: Ngrams, path: Path) -> None:

@@ -19,10 +19,8 @@ from specbench.training.features import draw_matrices, sizes_like
 
 def draft_ids(draft: Eagle3Model) -> Tensor:
     """The target ids ``[Vd]`` of a draft's ids."""
-    size = draft.config.draft_vocab_size
-    if draft.d2t is None:
-        return torch.arange(size, device=draft.norm.weight.device)
-    return draft.d2t + torch.arange(size, device=draft.d2t.device)
+    ids = torch.arange(draft.config.draft_vocab_size, device=draft.norm.weight.device)
+    return ids if draft.d2t is None else draft.d2t + ids
 
 
 def frequent_ids(documents: Sequence[Encoded], size: int, vocabulary: int) -> Tensor:

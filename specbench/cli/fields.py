@@ -47,10 +47,9 @@ def with_fields(name: str) -> Callable[[Command], Command]:
 
 
 def _defaults(parameter: inspect.Parameter) -> dict[str, str]:
-    """The settings of a parameter's default, as a person types them."""
-    if parameter.default is parameter.empty:
-        return {}
-    return {key: as_typed(value) for key, value in vars(parameter.default).items()}
+    """The settings of a parameter's default, as a person types them; empty without one."""
+    known = {} if parameter.default is parameter.empty else vars(parameter.default)
+    return {key: as_typed(value) for key, value in known.items()}
 
 
 def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:

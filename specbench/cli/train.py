@@ -57,7 +57,6 @@ Assignments = Annotated[
 
 TARGET_RUN = TrainSettings(steps=3000, precision="auto")
 DRAFT_RUN = TrainSettings(steps=3000, batch=8, length=512, lr=6e-4, warmup=0.04, precision="auto")
-TARGET_SHAPE = TargetShape()
 RESPONSES = ResponseSettings(precision="auto")
 
 
@@ -77,7 +76,8 @@ def target(
     answers: Annotated[
         Path | None, typer.Option(help="Responses of that model: unlearn the repetitions in them.")
     ] = None,
-    shape: TargetShape = TARGET_SHAPE,
+    *,
+    shape: TargetShape,
     settings: TrainSettings = TARGET_RUN,
     resume: Resume = False,
 ) -> None:

@@ -54,16 +54,10 @@ file.
 
 
 def write_loop_card(
-    folder: Path,
-    data: Sequence[FileFacts],
-    result: TrainResult,
-    *,
-    command: str,
-    facts: Mapping[str, Any],
+    folder: Path, data: Sequence[FileFacts], result: TrainResult, facts: Mapping[str, Any]
 ) -> None:
-    """Write the card of a model that the loop trained."""
+    """Write the card of a model that the loop trained; ``facts`` begin with its command."""
     card = {
-        "command": command,
         **facts,
         "settings": asdict(result.settings),
         "tokens_seen": result.tokens,

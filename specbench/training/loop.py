@@ -128,8 +128,7 @@ class _Trainer:
             self.running.clear()
         if not math.isfinite(self.last_loss):
             raise UserError(f"The loss is {self.last_loss} at step {self.step}.", "Lower --lr.")
-        seconds = now() - self._clock
-        speed = (self.tokens - self._clock_tokens) / seconds
+        speed = (self.tokens - self._clock_tokens) / (now() - self._clock)
         self._clock, self._clock_tokens = now(), self.tokens
         rate = self.settings.rate(self.step - 1)
         self._log(loss=self.last_loss, lr=rate, tokens=self.tokens, tokens_per_second=speed)
@@ -196,6 +195,11 @@ def resolved(precision: str) -> str:
     if precision != "auto":
         return precision
     return "bf16" if torch.cuda.is_available() else "fp32"
+
+
+def best_device() -> str:
+    """CUDA where there is a device, else the CPU."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager

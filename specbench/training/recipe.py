@@ -16,7 +16,7 @@ from specbench.training.corpus.batches import Batch, DocumentBatches, pad_right
 from specbench.training.corpus.data import Document, load_corpus
 from specbench.training.corpus.tokenizer import Encoded, encode_chats
 from specbench.training.features import FrozenTarget
-from specbench.training.loop import TrainResult, seeded, train
+from specbench.training.loop import TrainResult, best_device, seeded, train
 from specbench.training.settings import DraftSettings, Job, RecipeSettings, TrainSettings
 
 VALIDATION_SEED = 1
@@ -86,11 +86,9 @@ def train_draft(
     Raises:
         UserError: unreadable or evaluation text, or a target or an earlier draft that does not fit.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    target = FrozenTarget(Target.load(job.target, device=device))
+    target = FrozenTarget(Target.load(job.target, device=best_device()))
     tokenizer = target.view.tokenizer
-    init = options.init if isinstance(options, DraftSettings) else None
-    before = stages_of(init) if init else []
+    before = stages_of(options.init) if isinstance(options, DraftSettings) and options.init else []
     corpus = load_corpus(job.corpora, job.exclude, settings.seed)
     documents, weights = _answered(tokenizer, corpus.train, corpus.weights(), settings.length)
     with seeded(settings.seed):
@@ -98,11 +96,10 @@ def train_draft(
     if settings.compile:
         recipe.draft.compile()
     pad = int(tokenizer.pad_token_id or 0)
-    shape = {"batch": settings.batch, "length": settings.length, "seed": settings.seed}
     result = train(
         recipe.draft,
         recipe.loss,
-        DocumentBatches(documents, weights, pad=pad, **shape),
+        DocumentBatches(documents, weights, pad=pad, **settings.shape),
         settings,
         job.out / "training",
         validate=_validation(recipe, tokenizer, corpus.held_out, settings, pad),
@@ -111,13 +108,14 @@ def train_draft(
     )
     recipe.save(job.out)
     facts = {
+        "command": job.command,
         "target": Path(job.target).name,
         "recipe": f"{recipe_type.__module__}.{recipe_type.__name__}",
         "options": asdict(options) | recipe.settled,
         "parameters": sum(p.numel() for p in recipe.draft.parameters() if p.requires_grad),
         "before": before,
     }
-    write_loop_card(job.out, corpus.files, result, command=job.command, facts=facts)
+    write_loop_card(job.out, corpus.files, result, facts)
     return result
 
 

@@ -12,6 +12,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+MaskToken = Annotated[
+    int | None,
+    "Token that stands in every masked place; none: the tokenizer's mask token, or the embedding's "
+    "first row past the tokenizer's entries.",
+]
 PRECISIONS = ("auto", "bf16", "fp32")
 Precision = Annotated[str, "bf16, fp32, or auto: bf16 on CUDA."]
 
@@ -95,6 +100,11 @@ class TrainSettings:
         check_choice("precision", self.precision, PRECISIONS)
         if not 0 <= self.warmup <= 1:
             raise ValueError(f"warmup={self.warmup} must lie in [0, 1]")
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """What batches are made by."""
+        return {"batch": self.batch, "length": self.length, "seed": self.seed}
 
     def rate(self, step: int) -> float:
         """Learning rate of a step counted from 0: linear warm-up, then a cosine."""

@@ -36,6 +36,9 @@ class Batches(Protocol):
         """Go to a place that `state` returned."""
 
 
+Documents = Sequence[Encoded]
+
+
 class _Shuffled(ABC):
     """Documents epoch after epoch, in an order that depends on the seed and the epoch alone.
 
@@ -44,13 +47,7 @@ class _Shuffled(ABC):
     """
 
     def __init__(
-        self,
-        documents: Sequence[Encoded],
-        weights: Sequence[float],
-        *,
-        batch: int,
-        length: int,
-        seed: int,
+        self, documents: Documents, weights: Sequence[float], *, batch: int, length: int, seed: int
     ) -> None:
         self._documents, self._weights = documents, np.asarray(weights)
         self._batch, self._length, self._seed = batch, length, seed
@@ -110,7 +107,7 @@ class DocumentBatches(_Shuffled):
     """Batches sorted by length together."""
 
     def __init__(
-        self, documents: Sequence[Encoded], weights: Sequence[float], *, pad: int, **shape: int
+        self, documents: Documents, weights: Sequence[float], *, pad: int, **shape: int
     ) -> None:
         super().__init__(documents, weights, **shape)
         self._pad = pad
@@ -144,7 +141,7 @@ def epoch_order(weights: NDArray[np.float64], seed: int, epoch: int) -> NDArray[
     return generator.permutation(np.repeat(np.arange(len(weights)), (whole + extra).astype(int)))
 
 
-def pad_right(documents: Sequence[Encoded], length: int, pad: int) -> Batch:
+def pad_right(documents: Documents, length: int, pad: int) -> Batch:
     """Make one batch of documents, cut at ``length``."""
     width = min(length, max(len(d.tokens) for d in documents))
     tokens = torch.full((len(documents), width), pad, dtype=torch.long)

@@ -137,15 +137,13 @@ def _quoted(words: list[str]) -> str | None:
 def _heads(words: Sequence[str]) -> list[int]:
     """A 32-bit hash of each run of `HEAD` words; of all words where there are fewer."""
     ids = np.array([_word(word) for word in words], dtype=np.uint64)
-    size = min(HEAD, len(words))
-    weights = _WEIGHTS[-size:]
-    hashes = np.convolve(ids, weights[::-1], "valid") >> np.uint64(32)
+    hashes = np.convolve(ids, _WEIGHTS[: len(words)], "valid") >> np.uint64(32)
     heads: list[int] = hashes.tolist()
     return heads
 
 
 # A polynomial modulo 2^64, of which the upper half is kept, since the lower bits mix less.
-_WEIGHTS = np.array([pow(0x9E3779B97F4A7C15, n, 2**64) for n in range(HEAD)], np.uint64)[::-1]
+_WEIGHTS = np.array([pow(0x9E3779B97F4A7C15, n, 2**64) for n in range(HEAD)], np.uint64)
 
 
 @cache

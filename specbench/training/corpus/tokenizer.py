@@ -46,12 +46,9 @@ class Encoded:
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """Learn the merges; the special tokens take the first ids."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    words = pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, in_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,

@@ -16,7 +16,7 @@ from specbench.records.jsonl import cut_torn_line
 from specbench.training.corpus.data import path_and_weight
 from specbench.training.corpus.evaluation import training_chats
 from specbench.training.corpus.formats import Chat
-from specbench.training.loop import resolved
+from specbench.training.loop import best_device, resolved
 from specbench.training.progress import Progress
 from specbench.training.settings import ResponseSettings
 
@@ -41,9 +41,8 @@ def write_responses(
         UserError: unreadable or evaluation text, or a target that cannot be loaded or has no chat
             template.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if resolved(settings.precision) == "bf16" else torch.float32
-    target = Target.load(name, device=device, dtype=dtype)
+    target = Target.load(name, device=best_device(), dtype=dtype)
     if target.tokenizer is None or not target.tokenizer.chat_template:
         raise UserError(f"{name} has no chat template, so it has no answers to give.")
     done = _answered(out)

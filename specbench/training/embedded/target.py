@@ -33,7 +33,7 @@ from specbench.training.embedded.repetition import (
     unlikelihood,
 )
 from specbench.training.embedded.responses import encode_prompt, generate, prompt_of
-from specbench.training.loop import Loss, TrainResult, seeded, train
+from specbench.training.loop import Loss, TrainResult, best_device, seeded, train
 from specbench.training.settings import ResponseSettings, TargetShape, TrainSettings
 
 VALIDATION_BATCH = 16
@@ -64,18 +64,14 @@ SHAPE = {
 
 
 def prepare(
-    corpora: Sequence[str],
-    exclude: Sequence[Path],
-    vocabulary: int,
-    tokenizer: str | None,
-    seed: int,
+    texts: Sequence[str], exclude: Sequence[Path], vocabulary: int, tokenizer: str | None, seed: int
 ) -> tuple[Corpus, PreTrainedTokenizerFast]:
     """Read the corpora; load a tokenizer, or train one on what the first epoch shows.
 
     Raises:
         UserError: unreadable or evaluation text, or there is no such tokenizer.
     """
-    corpus = load_corpus(corpora, exclude, seed)
+    corpus = load_corpus(texts, exclude, seed)
     if tokenizer is not None:
         return corpus, tokenizer_of(tokenizer)
     order = epoch_order(np.array(corpus.weights()), seed, epoch=0)
@@ -97,18 +93,6 @@ def build_target(shape: TargetShape, tokenizer: PreTrainedTokenizerFast) -> Qwen
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=stops, pad_token_id=stops[1])
     return model
-
-
-def load_start(name: str) -> Qwen3ForCausalLM:
-    """Load a trained model to go on from, in float32.
-
-    Raises:
-        UserError: it cannot be loaded, or has another architecture.
-    """
-    model = Target.load(name).model
-    if not isinstance(model, Qwen3ForCausalLM):
-        raise UserError(f"{name} is of the type {model.config.model_type}; take a qwen3 model.")
-    return model.requires_grad_(True)
 
 
 def next_token_loss(model: Qwen3ForCausalLM, *, rows: int, compiled: bool) -> Loss:
@@ -151,11 +135,7 @@ def train_target(
         UserError: the trained model to start from cannot be loaded, or as `train`.
     """
     before = stages_of(start) if isinstance(start, str) else []
-    with seeded(settings.seed):
-        model = load_start(start) if isinstance(start, str) else build_target(start, tokenizer)
-    # Plain products on a CPU, where backward through fused attention is slower.
-    model.set_attn_implementation("sdpa" if torch.cuda.is_available() else "eager")
-    model.to("cuda" if torch.cuda.is_available() else "cpu").train()
+    model = _started(start, tokenizer, settings.seed)
     result = train(
         model,
         next_token_loss(model, rows=settings.batch, compiled=settings.compile),
@@ -170,14 +150,35 @@ def train_target(
     figures = result.validation | greedy_repetition(str(out), corpus)
     result = replace(result, validation=figures)
     facts = {
+        "command": command,
         "shape": {name: getattr(model.config, field) for name, field in SHAPE.items()},
         "parameters": sum(p.numel() for p in model.parameters()),
         "loss": LOSS + (UNLEARNED if answers else ""),
         "figures": FIGURES,
         "before": before,
     }
-    write_loop_card(out, corpus.files, result, command=command, facts=facts)
+    write_loop_card(out, corpus.files, result, facts)
     return result
+
+
+def _started(
+    start: TargetShape | str, tokenizer: PreTrainedTokenizerFast, seed: int
+) -> Qwen3ForCausalLM:
+    """Make the model as training begins: fresh, or a trained one to go on from, in float32.
+
+    Raises:
+        UserError: it cannot be loaded, or has another architecture.
+    """
+    if isinstance(start, str):
+        model = Target.load(start).model.requires_grad_(True)
+    else:
+        with seeded(seed):
+            model = build_target(start, tokenizer)
+    if not isinstance(model, Qwen3ForCausalLM):
+        raise UserError(f"{start} is of the type {model.config.model_type}; take a qwen3 model.")
+    # Plain products on a CPU, where backward through fused attention is slower.
+    model.set_attn_implementation("sdpa" if torch.cuda.is_available() else "eager")
+    return model.to(best_device()).train()
 
 
 def _batches(
@@ -186,13 +187,12 @@ def _batches(
     answers: Path | None,
     settings: TrainSettings,
 ) -> Batches:
-    shape = {"batch": settings.batch, "length": settings.length, "seed": settings.seed}
     encoded = encode_chats(tokenizer, [d.messages for d in corpus.train])
-    packed = PackedBatches(encoded, corpus.weights(), **shape)
+    packed = PackedBatches(encoded, corpus.weights(), **settings.shape)
     if answers is None:
         return packed
     marked = load_answers(tokenizer, answers)
-    return WithAnswers(packed, PackedBatches(marked, [1.0] * len(marked), **shape))
+    return WithAnswers(packed, PackedBatches(marked, [1.0] * len(marked), **settings.shape))
 
 
 def make_validation(
@@ -222,7 +222,7 @@ def make_validation(
 
 def greedy_repetition(name: str, corpus: Corpus) -> dict[str, float]:
     """Mean share of repeated 4-grams in greedy answers to held-out prompts, by file."""
-    target = Target.load(name, device="cuda" if torch.cuda.is_available() else "cpu")
+    target = Target.load(name, device=best_device())
     settings = ResponseSettings(max_new_tokens=REPETITION_TOKENS)
     figures = {}
     for source, file in enumerate(corpus.files):
