@@ -233,21 +233,20 @@ def largest_error(dtype: torch.dtype) -> float:
 def load_tokenizer(
     name: str, revision: str | None = None, kinds: Sequence[Any] | None = None
 ) -> Any:
-    """The tokenizer of an embedded model, a folder or a hub id; None where there is none.
+    """Load the tokenizer of an embedded model, a folder or a hub id; None if there is none.
 
     Args:
-        kinds: transformers' tokenizer classes, tried one after the other; `AutoTokenizer` alone
-            by default.
+        kinds: transformers' tokenizer classes, tried in order; None means `AutoTokenizer` only.
     """
-    place = locate(name, revision)
+    located = locate(name, revision)
     for kind in kinds or (AutoTokenizer,):
         try:
-            found = kind.from_pretrained(place, revision=revision, trust_remote_code=False)
+            tokenizer = kind.from_pretrained(located, revision=revision, trust_remote_code=False)
         except (OSError, ValueError, TypeError):
             continue
-        # Where there are no files transformers may make one up that knows special tokens only.
-        if set(found.get_vocab()) - set(found.all_special_tokens):
-            return found
+        # Without files, transformers may invent a tokenizer with nothing but special tokens.
+        if set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+            return tokenizer
     return None
 
 

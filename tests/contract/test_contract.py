@@ -1,4 +1,4 @@
-"""Every registered drafter of ours passes the contract kit; none can be left out."""
+"""Each of our registered drafters passes the contract kit; none can be forgotten."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tests.helpers.diffuspec_scorers import save_scorer
 from tests.helpers.eagle_drafts import eagle1_config, eagle3_config, write_head
 
 OURS = registry.find("autoregressive").distribution
-ENTRIES = [one for one in registry.registered() if one.distribution == OURS]
+ENTRIES = [entry for entry in registry.registered() if entry.distribution == OURS]
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    """Saved and loaded by its folder, since the oracle loads it once more by its name."""
+    """Save a target and load it from its folder, because the oracle loads it again by name."""
     folder = tmp_path_factory.mktemp("target")
     tiny_target(layers=4, context=64).model.save_pretrained(folder)
     return Target.load(str(folder))
 
 
 Settings = dict[str, str]
-"""Options of a drafter, as a person types them."""
+"""Options of a drafter, as a user types them."""
 
 
 def small_lm(target: Target, folder: Path) -> Settings:
-    """A draft that agrees with the target now and then: its own shape, with one layer."""
+    """Write a one-layer draft of the target's shape, which sometimes agrees with the target."""
     tiny_target(layers=1).model.save_pretrained(folder)
     return {"model": str(folder)}
 
@@ -73,7 +73,7 @@ DRAFTS: dict[str, Callable[[Target, Path], Settings]] = {
     "specdiff": diffusion,
     "specdiff2": diffusion,
 }
-"""How the draft of a drafter that loads one is made; presets take that of their drafter."""
+"""Functions that write the draft of a drafter; a preset uses the draft of its drafter."""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ SCRIPTED = {
     "chain": ScriptedOptions(shape="chain"),
     "chains": ScriptedOptions(shape="chains", wrong=0.3),
     "tree": ScriptedOptions(wrong=0.3),
-    "drawn tree": ScriptedOptions(sampled=True),
+    "sampled tree": ScriptedOptions(sampled=True),
 }
 TARGETS = {"llama": {"family": "llama"}, "qwen3": {"window": 6, "full_layers": 1}}
 

@@ -73,7 +73,7 @@ def test_a_command_and_its_options_exist(line: str) -> None:
     words = shlex.split(line)[1:]
     options = [word for word in words if word.startswith("--")]
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    # Arguments are no commands, but `--help` comes first wherever it stands.
+    # Arguments are not commands, but `--help` is handled first at any position.
     help_text = CliRunner().invoke(
         app, [*words[:first], "--help"], env={"COLUMNS": "300"}, catch_exceptions=False
     )

@@ -27,7 +27,7 @@ from specbench.records.traces import TRACES
 from tests.helpers.commands import call, specbench
 
 for module in ("specbench.run.runner", "specbench.report.terminal", "specbench.cli.live"):
-    import_module(module)  # Once here, not in every child process; the drafter too.
+    import_module(module)  # Imported once here instead of in every child process; the drafter too.
 registry.load("prompt-lookup")
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -131,8 +131,8 @@ def test_a_signal_loses_only_the_sample_in_flight(
     assert finish(arguments(target, out, 0.0)) == 0
 
 
-def test_a_stopped_run_says_what_is_done_and_how_to_go_on(target: Path, tmp_path: Path) -> None:
-    """The dry run says the same of the folder, and the command that was said ends the run."""
+def test_a_stopped_run_says_what_is_done_and_how_to_continue(target: Path, tmp_path: Path) -> None:
+    """The dry run reports the same, and the command that was printed finishes the run."""
     out = tmp_path / "run"
     command = specbench(*arguments(target, out, 0.0))
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)

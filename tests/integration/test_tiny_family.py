@@ -58,7 +58,7 @@ def with_a_head_made_here(name: str) -> Drafter:
 
 @cache
 def prompts(suite: str) -> list[list[int]]:
-    """First turns of the suite's first prompts, in its fixed order."""
+    """Encode the first turns of the suite's first prompts, in its fixed order."""
     data_dir = require_rows(SUITES[suite])
     chosen = subset(load_suite(suite, data_dir), PROMPTS).prompts
     return [
