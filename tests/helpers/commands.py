@@ -13,12 +13,16 @@ def specbench(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "specbench", *map(str, arguments)]
 
 
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""The environment of every such process: a run may be continued only with as many threads."""
+
+
 def call(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run specbench in ``cwd`` and wait for its end."""
     return subprocess.run(
         specbench(*arguments),
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=ONE_THREAD,
         capture_output=True,
         text=True,
         timeout=300,

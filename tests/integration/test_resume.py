@@ -24,7 +24,7 @@ from specbench.inputs import registry
 from specbench.records.records import MANIFEST, SAMPLES, load_manifest
 from specbench.records.store import HELD
 from specbench.records.traces import TRACES
-from tests.helpers.commands import call, specbench
+from tests.helpers.commands import ONE_THREAD, call, specbench
 
 for module in ("specbench.run.runner", "specbench.report.terminal", "specbench.cli.live"):
     import_module(module)  # Imported once here instead of in every child process; the drafter too.
@@ -135,7 +135,9 @@ def test_a_stopped_run_says_what_is_done_and_how_to_continue(target: Path, tmp_p
     """The dry run reports the same, and the command that was printed finishes the run."""
     out = tmp_path / "run"
     command = specbench(*arguments(target, out, 0.0))
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=ONE_THREAD, stderr=subprocess.PIPE, text=True
+    )
     wait_for_growth(out, process, by=2000)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
@@ -177,6 +179,7 @@ def test_ten_kills_of_the_real_command(target: Path, tmp_path: Path) -> None:
         process = subprocess.Popen(
             specbench(*arguments(target, shaken, 0.0)),
             cwd=tmp_path,
+            env=ONE_THREAD,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
